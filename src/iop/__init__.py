@@ -1,0 +1,1 @@
+"""iop: a model gateway that never holds the key."""

@@ -1,0 +1,313 @@
+"""The one root of everything that can go wrong, with the code that a peer, a program or a person sees.
+
+An error's ``code`` is a promise: it is stable, it is what goes on a wire or into ``--json``, and it says nothing about
+secrets, digests or internals. Its message says what happened; ``hint`` says what to do.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class IopError(Exception):
+    """Root of every error that leaves a module of this project.
+
+    :param message: what happened, for a person; never a secret, token, digest or path of a peer's machine.
+    :param hint: what to do about it, or an empty string.
+    """
+
+    code: ClassVar[str] = "internal"
+    #: Whether the same call may succeed later without anybody changing anything.
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+# -- what a peer did wrong: the connection is closed ------------------------------------------------------------------
+
+
+class ProtocolViolation(IopError):
+    """A peer broke the wire; its connection is closed and nothing it sent with it is used."""
+
+    code = "protocol_violation"
+
+
+class FrameTooLarge(ProtocolViolation):
+    """A frame announced more bytes than are allowed in this state (P32)."""
+
+    code = "frame_too_large"
+
+
+class MalformedFrame(ProtocolViolation):
+    """A frame or message that does not parse, is empty, or holds fields nobody knows (P35)."""
+
+    code = "malformed_frame"
+
+
+class UnexpectedMessage(ProtocolViolation):
+    """A message that may not travel here: unknown kind, wrong direction, wrong state."""
+
+    code = "unexpected_message"
+
+
+class DuplicateCorrelation(ProtocolViolation):
+    """A correlation id that is already in flight (P36)."""
+
+    code = "duplicate_correlation"
+
+
+class StrayAnswer(ProtocolViolation):
+    """An answer to something that was never asked (P36)."""
+
+    code = "stray_answer"
+
+
+class TooManyInFlight(ProtocolViolation):
+    """More requests at once than a connection may carry."""
+
+    code = "too_many_in_flight"
+    retryable = True
+
+
+class FlowViolation(ProtocolViolation):
+    """A peer sent body bytes beyond the window it was given, or returned credit that was never taken."""
+
+    code = "flow_violation"
+
+
+class PeerSilent(ProtocolViolation):
+    """Nothing was heard from a peer for longer than keepalive allows."""
+
+    code = "peer_silent"
+    retryable = True
+
+
+class HandshakeTimeout(ProtocolViolation):
+    """TLS handshake and hello were not done by their absolute deadline (P34)."""
+
+    code = "handshake_timeout"
+    retryable = True
+
+
+class IdentityRefused(IopError):
+    """A certificate, or a name that a hello claims, is not the one that may speak here (P1, P3)."""
+
+    code = "identity_refused"
+
+
+class HelloRefused(IopError):
+    """The peer answered the hello with a refusal; ``reason`` is the peer's code."""
+
+    code = "hello_refused"
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+# -- what happened to a request ---------------------------------------------------------------------------------------
+
+
+class RequestTimedOut(IopError):
+    """The peer did not answer within the deadline; whether it acted is unknown."""
+
+    code = "request_timed_out"
+    retryable = True
+
+
+class PeerDisconnected(IopError):
+    """The connection ended before the answer came; whether the peer acted is unknown."""
+
+    code = "peer_disconnected"
+    retryable = True
+
+
+class Draining(IopError):
+    """This side is going away and takes nothing new."""
+
+    code = "draining"
+    retryable = True
+
+
+# -- set-up -----------------------------------------------------------------------------------------------------------
+
+
+class BadConfig(IopError):
+    """A configuration that cannot be used; the message names file, table and key."""
+
+    code = "bad_config"
+
+
+class FileRefused(IopError):
+    """A file with secrets that is missing, a symlink, not ours, or readable by others."""
+
+    code = "file_refused"
+
+
+# -- the store --------------------------------------------------------------------------------------------------------
+
+
+class NotFound(IopError):
+    """There is no such thing, or it is somebody else's; nobody can tell which (P16)."""
+
+    code = "not_found"
+
+
+class AlreadyExists(IopError):
+    """The name is taken."""
+
+    code = "already_exists"
+
+
+class RevisionMismatch(IopError):
+    """The expected revision is not the current one (K13)."""
+
+    code = "revision_mismatch"
+
+
+class FinalState(IopError):
+    """The thing was revoked, and that is final."""
+
+    code = "final_state"
+
+
+class StoreBusy(IopError):
+    """The store could not take its lock in time; nothing was changed."""
+
+    code = "store_busy"
+    retryable = True
+
+
+class StoreUnavailable(IopError):
+    """The store cannot answer; for a mutation the outcome is as its message says."""
+
+    code = "store_unavailable"
+    retryable = True
+
+
+class DeploymentMismatch(IopError):
+    """A database, key file or peer belongs to another deployment."""
+
+    code = "deployment_mismatch"
+
+
+# -- cryptography: uniform on purpose ---------------------------------------------------------------------------------
+
+
+class CannotOpen(IopError):
+    """A sealed value does not open here. One error for every reason (P4)."""
+
+    code = "cannot_open"
+
+    def __init__(self) -> None:
+        super().__init__("the sealed value cannot be opened")
+
+
+class KeyMissing(IopError):
+    """A stored secret names an encryption key that the keyring does not hold."""
+
+    code = "key_missing"
+
+
+class AttestationRefused(IopError):
+    """A recipient key is not attested by the Node it is claimed for (P11)."""
+
+    code = "attestation_refused"
+
+
+class PossessionRefused(IopError):
+    """A Node did not prove that it holds the private half of its key (P14)."""
+
+    code = "possession_refused"
+
+
+class ReceiptRefused(IopError):
+    """A projection receipt is not one that this deployment's issuer signed for this Edge."""
+
+    code = "receipt_refused"
+
+
+class MalformedToken(IopError):
+    """A string that is not an iop token: wrong prefix, length, alphabet or check characters."""
+
+    code = "malformed_token"
+
+
+# -- projection, fences, leases ---------------------------------------------------------------------------------------
+
+
+class ProjectionRefused(IopError):
+    """A projection that must not be applied; ``reason`` is the stable code sent back (P8)."""
+
+    code = "projection_refused"
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class FenceRefused(IopError):
+    """A fence found the binding and a projection to differ; ``fields`` names what differs, never its values."""
+
+    code = "fence_refused"
+    retryable = True
+
+    def __init__(self, fields: tuple[str, ...]) -> None:
+        super().__init__("the request's binding is no longer current")
+        self.fields = fields
+
+
+class LeaseRefused(IopError):
+    """The Control Plane gave no lease.
+
+    :param reason: the stable wire code.
+    :param again: whether a newer projection (of ``generation`` or later) may change the answer.
+    """
+
+    code = "lease_refused"
+
+    def __init__(self, reason: str, message: str, *, again: bool, generation: int) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.again = again
+        self.generation = generation
+
+
+# -- strict parsing ---------------------------------------------------------------------------------------------------
+
+
+class MalformedInput(IopError):
+    """JSON, base64url or another text that is not in the one accepted form (P37, P38)."""
+
+    code = "malformed_input"
+
+
+# -- upstream and HTTP ------------------------------------------------------------------------------------------------
+
+
+class UpstreamFailed(IopError):
+    """The provider could not be reached or broke off; its own HTTP answers are not this."""
+
+    code = "upstream_unreachable"
+    retryable = True
+
+    def __init__(self, message: str, *, started: bool) -> None:
+        super().__init__(message)
+        #: False only if no byte of the request was written upstream.
+        self.started = started
+
+
+class BadHttp(IopError):
+    """A peer's HTTP that is malformed, ambiguous, too large or too slow.
+
+    :param status: the HTTP status to answer with.
+    """
+
+    code = "bad_http"
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status

@@ -1,0 +1,228 @@
+from iop.wire import runtime_pb2 as _runtime_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ProjectionResult(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PROJECTION_RESULT_UNSPECIFIED: _ClassVar[ProjectionResult]
+    PROJECTION_RESULT_APPLIED: _ClassVar[ProjectionResult]
+    PROJECTION_RESULT_HELD: _ClassVar[ProjectionResult]
+    PROJECTION_RESULT_REFUSED: _ClassVar[ProjectionResult]
+PROJECTION_RESULT_UNSPECIFIED: ProjectionResult
+PROJECTION_RESULT_APPLIED: ProjectionResult
+PROJECTION_RESULT_HELD: ProjectionResult
+PROJECTION_RESULT_REFUSED: ProjectionResult
+
+class EdgeHelloRequest(_message.Message):
+    __slots__ = ("edge_id", "protocol_version", "held_generation", "held_digest", "held_receipt")
+    EDGE_ID_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    HELD_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    HELD_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    HELD_RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    edge_id: str
+    protocol_version: int
+    held_generation: int
+    held_digest: bytes
+    held_receipt: ProjectionReceipt
+    def __init__(self, edge_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., held_generation: _Optional[int] = ..., held_digest: _Optional[bytes] = ..., held_receipt: _Optional[_Union[ProjectionReceipt, _Mapping]] = ...) -> None: ...
+
+class EdgeHelloResponse(_message.Message):
+    __slots__ = ("accepted", "code", "message", "deployment_id", "projection", "receipt", "lease_ttl_seconds")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    DEPLOYMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    PROJECTION_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    LEASE_TTL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    code: str
+    message: str
+    deployment_id: str
+    projection: PrincipalProjection
+    receipt: ProjectionReceipt
+    lease_ttl_seconds: int
+    def __init__(self, accepted: _Optional[bool] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., deployment_id: _Optional[str] = ..., projection: _Optional[_Union[PrincipalProjection, _Mapping]] = ..., receipt: _Optional[_Union[ProjectionReceipt, _Mapping]] = ..., lease_ttl_seconds: _Optional[int] = ...) -> None: ...
+
+class EdgeReadyRequest(_message.Message):
+    __slots__ = ("outcome",)
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    outcome: ProjectionOutcome
+    def __init__(self, outcome: _Optional[_Union[ProjectionOutcome, _Mapping]] = ...) -> None: ...
+
+class EdgeReadyResponse(_message.Message):
+    __slots__ = ("accepted", "code", "message")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    code: str
+    message: str
+    def __init__(self, accepted: _Optional[bool] = ..., code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class PrincipalProjection(_message.Message):
+    __slots__ = ("generation", "digest", "tokens", "routes")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ROUTES_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    digest: bytes
+    tokens: _containers.RepeatedCompositeFieldContainer[ProjectedToken]
+    routes: _containers.RepeatedCompositeFieldContainer[ProjectedRoute]
+    def __init__(self, generation: _Optional[int] = ..., digest: _Optional[bytes] = ..., tokens: _Optional[_Iterable[_Union[ProjectedToken, _Mapping]]] = ..., routes: _Optional[_Iterable[_Union[ProjectedRoute, _Mapping]]] = ...) -> None: ...
+
+class ProjectedToken(_message.Message):
+    __slots__ = ("token_id", "principal", "digest", "expires_ms")
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
+    token_id: str
+    principal: str
+    digest: bytes
+    expires_ms: int
+    def __init__(self, token_id: _Optional[str] = ..., principal: _Optional[str] = ..., digest: _Optional[bytes] = ..., expires_ms: _Optional[int] = ...) -> None: ...
+
+class ProjectedRoute(_message.Message):
+    __slots__ = ("route", "principal", "slot", "profile", "target", "model", "upstream_model", "selector", "credential_revision", "route_revision")
+    ROUTE_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    UPSTREAM_MODEL_FIELD_NUMBER: _ClassVar[int]
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    CREDENTIAL_REVISION_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_REVISION_FIELD_NUMBER: _ClassVar[int]
+    route: str
+    principal: str
+    slot: str
+    profile: str
+    target: str
+    model: str
+    upstream_model: str
+    selector: str
+    credential_revision: int
+    route_revision: int
+    def __init__(self, route: _Optional[str] = ..., principal: _Optional[str] = ..., slot: _Optional[str] = ..., profile: _Optional[str] = ..., target: _Optional[str] = ..., model: _Optional[str] = ..., upstream_model: _Optional[str] = ..., selector: _Optional[str] = ..., credential_revision: _Optional[int] = ..., route_revision: _Optional[int] = ...) -> None: ...
+
+class ProjectionReceiptStatement(_message.Message):
+    __slots__ = ("issuer_key_id", "deployment_id", "edge", "generation", "digest")
+    ISSUER_KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    DEPLOYMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    EDGE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    issuer_key_id: bytes
+    deployment_id: str
+    edge: str
+    generation: int
+    digest: bytes
+    def __init__(self, issuer_key_id: _Optional[bytes] = ..., deployment_id: _Optional[str] = ..., edge: _Optional[str] = ..., generation: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
+
+class ProjectionReceipt(_message.Message):
+    __slots__ = ("statement", "signature")
+    STATEMENT_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    statement: bytes
+    signature: bytes
+    def __init__(self, statement: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class ProjectionOutcome(_message.Message):
+    __slots__ = ("result", "generation", "digest", "code", "unconfirmed")
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    UNCONFIRMED_FIELD_NUMBER: _ClassVar[int]
+    result: ProjectionResult
+    generation: int
+    digest: bytes
+    code: str
+    unconfirmed: int
+    def __init__(self, result: _Optional[_Union[ProjectionResult, str]] = ..., generation: _Optional[int] = ..., digest: _Optional[bytes] = ..., code: _Optional[str] = ..., unconfirmed: _Optional[int] = ...) -> None: ...
+
+class PrincipalProjectionApplyRequest(_message.Message):
+    __slots__ = ("projection", "receipt")
+    PROJECTION_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    projection: PrincipalProjection
+    receipt: ProjectionReceipt
+    def __init__(self, projection: _Optional[_Union[PrincipalProjection, _Mapping]] = ..., receipt: _Optional[_Union[ProjectionReceipt, _Mapping]] = ...) -> None: ...
+
+class PrincipalProjectionApplyResponse(_message.Message):
+    __slots__ = ("outcome",)
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    outcome: ProjectionOutcome
+    def __init__(self, outcome: _Optional[_Union[ProjectionOutcome, _Mapping]] = ...) -> None: ...
+
+class AcquireLeaseRequest(_message.Message):
+    __slots__ = ("request_id", "binding", "token_id", "token_proof", "recipient_public_key", "attestation")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    BINDING_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_PROOF_FIELD_NUMBER: _ClassVar[int]
+    RECIPIENT_PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    ATTESTATION_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    binding: _runtime_pb2.Binding
+    token_id: str
+    token_proof: bytes
+    recipient_public_key: bytes
+    attestation: _runtime_pb2.NodeKeyAttestation
+    def __init__(self, request_id: _Optional[str] = ..., binding: _Optional[_Union[_runtime_pb2.Binding, _Mapping]] = ..., token_id: _Optional[str] = ..., token_proof: _Optional[bytes] = ..., recipient_public_key: _Optional[bytes] = ..., attestation: _Optional[_Union[_runtime_pb2.NodeKeyAttestation, _Mapping]] = ...) -> None: ...
+
+class AcquireLeaseResponse(_message.Message):
+    __slots__ = ("lease", "refusal")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    lease: _runtime_pb2.SealedLease
+    refusal: LeaseRefusal
+    def __init__(self, lease: _Optional[_Union[_runtime_pb2.SealedLease, _Mapping]] = ..., refusal: _Optional[_Union[LeaseRefusal, _Mapping]] = ...) -> None: ...
+
+class LeaseRefusal(_message.Message):
+    __slots__ = ("code", "message", "retryable", "generation")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RETRYABLE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    message: str
+    retryable: bool
+    generation: int
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., retryable: _Optional[bool] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class ControlEnvelope(_message.Message):
+    __slots__ = ("correlation_id", "ping", "pong", "edge_hello_request", "edge_hello_response", "edge_ready_request", "edge_ready_response", "principal_projection_apply_request", "principal_projection_apply_response", "acquire_lease_request", "acquire_lease_response")
+    CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
+    PING_FIELD_NUMBER: _ClassVar[int]
+    PONG_FIELD_NUMBER: _ClassVar[int]
+    EDGE_HELLO_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    EDGE_HELLO_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    EDGE_READY_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    EDGE_READY_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_PROJECTION_APPLY_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_PROJECTION_APPLY_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    ACQUIRE_LEASE_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    ACQUIRE_LEASE_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    correlation_id: int
+    ping: _runtime_pb2.Ping
+    pong: _runtime_pb2.Pong
+    edge_hello_request: EdgeHelloRequest
+    edge_hello_response: EdgeHelloResponse
+    edge_ready_request: EdgeReadyRequest
+    edge_ready_response: EdgeReadyResponse
+    principal_projection_apply_request: PrincipalProjectionApplyRequest
+    principal_projection_apply_response: PrincipalProjectionApplyResponse
+    acquire_lease_request: AcquireLeaseRequest
+    acquire_lease_response: AcquireLeaseResponse
+    def __init__(self, correlation_id: _Optional[int] = ..., ping: _Optional[_Union[_runtime_pb2.Ping, _Mapping]] = ..., pong: _Optional[_Union[_runtime_pb2.Pong, _Mapping]] = ..., edge_hello_request: _Optional[_Union[EdgeHelloRequest, _Mapping]] = ..., edge_hello_response: _Optional[_Union[EdgeHelloResponse, _Mapping]] = ..., edge_ready_request: _Optional[_Union[EdgeReadyRequest, _Mapping]] = ..., edge_ready_response: _Optional[_Union[EdgeReadyResponse, _Mapping]] = ..., principal_projection_apply_request: _Optional[_Union[PrincipalProjectionApplyRequest, _Mapping]] = ..., principal_projection_apply_response: _Optional[_Union[PrincipalProjectionApplyResponse, _Mapping]] = ..., acquire_lease_request: _Optional[_Union[AcquireLeaseRequest, _Mapping]] = ..., acquire_lease_response: _Optional[_Union[AcquireLeaseResponse, _Mapping]] = ...) -> None: ...
