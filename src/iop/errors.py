@@ -206,6 +206,12 @@ class CannotOpen(IopError):
         super().__init__("the sealed value cannot be opened")
 
 
+class BadCredential(IopError):
+    """A provider credential that its profile cannot send (P18)."""
+
+    code = "bad_credential"
+
+
 class KeyMissing(IopError):
     """A stored secret names an encryption key that the keyring does not hold."""
 
