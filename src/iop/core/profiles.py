@@ -1,7 +1,7 @@
 """How a credential is used: the closed table of profiles (architecture, Who configures what).
 
-A profile fixes the header a credential travels in, the headers a provider expects by default, and the only calls a lease
-may be used for (P5, P17).
+A profile fixes the header a credential travels in, the headers a provider expects by default, and the only calls that a
+lease may be used for (P5, P17).
 """
 
 from __future__ import annotations
