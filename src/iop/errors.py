@@ -282,6 +282,55 @@ class LeaseRefused(IopError):
         self.generation = generation
 
 
+# -- a request at the Edge ---------------------------------------------------------------------------------------------
+
+
+class TokenRefused(IopError):
+    """A caller's token opens nothing here. One error for every reason (P20)."""
+
+    code = "invalid_api_key"
+
+    def __init__(self) -> None:
+        super().__init__("the token is not one that opens this service")
+
+
+class NoSuchModel(IopError):
+    """The principal has no route of that model; somebody else's is the same (P16)."""
+
+    code = "model_not_found"
+
+    def __init__(self) -> None:
+        super().__init__("the model does not exist or you do not have access to it")
+
+
+class NoNode(IopError):
+    """No ready Node serves what a route asks for."""
+
+    code = "no_node"
+    retryable = True
+
+
+class QueueFull(IopError):
+    """As many requests as allowed are waiting for the Nodes that could serve this one."""
+
+    code = "queue_full"
+    retryable = True
+
+
+class QueueLate(IopError):
+    """No Node became free within the time that a request may wait."""
+
+    code = "queue_timeout"
+    retryable = True
+
+
+class ControlPlaneUnavailable(IopError):
+    """The Control Plane is not there, or gives no answer, and the request cannot go on without it."""
+
+    code = "control_plane_unavailable"
+    retryable = True
+
+
 # -- strict parsing ---------------------------------------------------------------------------------------------------
 
 
