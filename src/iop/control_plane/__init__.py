@@ -1,0 +1,1 @@
+"""The Control Plane: keeps credentials encrypted, tells Edges who may use what, seals leases to Nodes."""
