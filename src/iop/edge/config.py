@@ -1,0 +1,180 @@
+"""``edge.toml``: what an Edge is told. Its catalogue of Nodes and providers stands here and nowhere else (C2, C47)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
+
+from iop.core.pool import Offer
+from iop.core.profiles import PROFILES
+from iop.core.selectors import is_label_part
+from iop.process.config import (
+    ClientEndpoint,
+    ConfigPath,
+    LoopbackEndpoint,
+    Name,
+    RoleConfig,
+    ServerEndpoint,
+    ServerName,
+    Strict,
+    TlsTable,
+)
+from iop.process.config import load as load_strict
+from iop.units import BODY_PIECE, LEASE_CALL_SECONDS, REQUEST_DEADLINE_SECONDS, RUN_WINDOW
+
+_MEBI = 1024 * 1024
+_KIBI = 1024
+
+
+def _profile(name: str) -> str:
+    if name not in PROFILES:
+        raise ValueError(f"must be one of {', '.join(sorted(PROFILES))}")
+    return name
+
+
+def _label(text: str) -> str:
+    if not is_label_part(text):
+        raise ValueError("must be 1-63 of A-Z a-z 0-9 . _ / -")
+    return text
+
+
+Label = Annotated[str, AfterValidator(_label)]
+Model = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+
+
+class EdgeTable(Strict):
+    """``[edge]``: the name in this process's certificate."""
+
+    name: Name
+
+
+class ControlPlaneTable(Strict):
+    """``[control_plane]``: where to dial, whose certificate is accepted there, and the server name in it (C9)."""
+
+    endpoint: ClientEndpoint
+    name: Name
+    server_name: ServerName
+
+
+class ApiTable(Strict):
+    """``[api]``: the OpenAI-compatible listener; without certificate and key it is plain HTTP, on loopback only."""
+
+    listen: ServerEndpoint
+    certificate: ConfigPath | None = None
+    key: ConfigPath | None = None
+
+    @model_validator(mode="after")
+    def _served_over_tls(self) -> ApiTable:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate and key belong together: give both, or neither")
+        if self.certificate is None:
+            try:
+                TypeAdapter(LoopbackEndpoint).validate_python(self.listen)
+            except ValidationError:
+                raise ValueError("plain HTTP is for loopback only: give certificate and key") from None
+        return self
+
+
+class NodeWireTable(Strict):
+    """``[node_wire]``: where Nodes connect, over TLS 1.3 mTLS with the files of ``[tls]``."""
+
+    listen: ServerEndpoint
+
+
+class StateTable(Strict):
+    """``[state]``: the folder that keeps the receipt of the projection in force (P7)."""
+
+    directory: ConfigPath
+
+
+class CredentialPlaneTable(Strict):
+    """``[credential_plane]``: managed mode, which needs the mTLS of ``[tls]`` and ``[control_plane]`` (C10)."""
+
+    enabled: bool
+
+
+class ProviderTable(Strict):
+    """``[[nodes.providers]]``: one provider of a Node. Where it is called stands in the Node's configuration alone."""
+
+    id: Name
+    category: Literal["api", "local_inference"]
+    profile: Annotated[str, AfterValidator(_profile)]
+    target: Name
+    models: Annotated[tuple[Model, ...], Field(min_length=1, max_length=1000)]
+    capacity: Annotated[int, Field(ge=1, le=4096)]
+    labels: Annotated[dict[Label, Label], Field(max_length=32, default_factory=dict)]
+
+
+class NodeTable(Strict):
+    """``[[nodes]]``: a Node that may connect, by the name in its certificate."""
+
+    name: Name
+    providers: Annotated[tuple[ProviderTable, ...], Field(min_length=1, max_length=64)]
+
+    @model_validator(mode="after")
+    def _distinct(self) -> NodeTable:
+        if len({provider.id for provider in self.providers}) < len(self.providers):
+            raise ValueError("two of its providers have one id")
+        return self
+
+    def offers(self) -> dict[str, Offer]:
+        """What the pool gets to know of each provider, by its id."""
+        return {
+            provider.id: Offer(
+                node=self.name,
+                provider_id=provider.id,
+                profile=provider.profile,
+                target=provider.target,
+                models=frozenset(provider.models),
+                capacity=provider.capacity,
+                labels=provider.labels,
+            )
+            for provider in self.providers
+        }
+
+
+class LimitsTable(Strict):
+    """``[limits]``: defaults and hard caps of ``docs/limits.md``."""
+
+    request_seconds: Annotated[float, Field(ge=1, le=300)] = REQUEST_DEADLINE_SECONDS
+    lease_call_seconds: Annotated[float, Field(ge=0.1, le=30)] = LEASE_CALL_SECONDS
+    lease_cache_entries: Annotated[int, Field(ge=1, le=10_000)] = 1000
+    staleness_seconds: Annotated[float, Field(ge=1, le=3600)] = 300.0
+    queue_length: Annotated[int, Field(ge=1, le=4096)] = 256
+    queue_seconds: Annotated[float, Field(ge=0.1, le=300)] = 30.0
+    run_window_bytes: Annotated[int, Field(ge=BODY_PIECE, le=4 * _MEBI)] = RUN_WINDOW
+    body_bytes: Annotated[int, Field(ge=_KIBI, le=64 * _MEBI)] = 16 * _MEBI
+    header_bytes: Annotated[int, Field(ge=_KIBI, le=64 * _KIBI)] = 32 * _KIBI
+    receive_seconds: Annotated[float, Field(ge=1, le=120)] = 30.0
+
+
+class EdgeConfig(RoleConfig):
+    """The whole file."""
+
+    edge: EdgeTable
+    tls: TlsTable
+    control_plane: ControlPlaneTable
+    api: ApiTable
+    node_wire: NodeWireTable
+    state: StateTable
+    credential_plane: CredentialPlaneTable
+    nodes: Annotated[tuple[NodeTable, ...], Field(max_length=1000)] = ()
+    limits: LimitsTable = LimitsTable()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> EdgeConfig:
+        if not self.credential_plane.enabled:
+            raise ValueError("[credential_plane] enabled must be true; an Edge without it serves nothing yet")
+        if len({node.name for node in self.nodes}) < len(self.nodes):
+            raise ValueError("two of the nodes have one name")
+        return self
+
+
+def load(path: Path) -> EdgeConfig:
+    """Read ``edge.toml``.
+
+    :raises BadConfig: as :func:`iop.process.config.load`.
+    """
+    return load_strict(path, EdgeConfig)
