@@ -1,0 +1,217 @@
+"""The life of a role's process: harden, read the configuration, prepare, listen, say so, serve, drain, exit 0.
+
+A role provides :class:`IRole` and knows nothing of processes; :class:`RoleProcess` knows nothing of any role.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from twisted.application.service import IServiceCollection, Service
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.interfaces import IReactorCore, IReactorFromThreads, IReactorTCP, IReactorTime
+from twisted.logger import ILogObserver, Logger
+from twisted.python.components import Componentized
+from twisted.web.server import Site
+from zope.interface import Attribute, Interface
+
+from iop.errors import IopError
+from iop.files import write_atomic
+from iop.process.config import RoleConfig, load
+from iop.process.harden import hide_memory, no_core_files
+from iop.process.listen import bound_address, listen
+from iop.process.logs import JsonLog
+from iop.process.status import status_pages
+from iop.process.systemd import notify
+from iop.units import Role
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from twisted.internet.interfaces import IListeningPort
+    from twisted.python.failure import Failure
+
+    from iop.interfaces import IClock
+
+#: Seconds a role may take to finish what it began, before its process exits all the same.
+DRAIN_SECONDS = 10.0
+
+log = Logger()
+
+
+class IReactor(IReactorCore, IReactorFromThreads, IReactorTCP, IReactorTime):
+    """The reactor, as the process of a role uses it."""
+
+
+class IRole(Interface):
+    """One role's work, as its process starts and ends it."""
+
+    name: str = Attribute("The name in the role's identity.")
+
+    def prepare() -> Deferred[None]:
+        """Open what the role stands on: files, store, keys. Fails with an ``IopError`` that says what to do."""
+
+    def listen() -> Deferred[dict[str, str]]:
+        """Begin to listen and to dial; answers the bound addresses by name, ``{"api": "127.0.0.1:40123"}``."""
+
+    def not_ready() -> list[str]:
+        """Sentences saying why the role cannot serve now; empty when it can. Callable at any time."""
+
+    def drain() -> Deferred[None]:
+        """Stop accepting, finish or cancel what runs, close everything. Called once, at any time after construction."""
+
+
+C = TypeVar("C", bound=RoleConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleKind(Generic[C]):
+    """What tells one role's process from another's.
+
+    :param role: whose certificate the process holds.
+    :param config: the model of its configuration file.
+    :param build: makes the role from its configuration, a clock for decisions and the reactor.
+    :param hides_memory: whether other processes of the same user are kept out of its memory.
+    """
+
+    role: Role
+    config: type[C]
+    build: Callable[[C, IClock, IReactor], IRole]
+    hides_memory: bool
+
+
+class RoleProcess(Service, Generic[C]):
+    """Runs one role under ``twistd``.
+
+    Whatever goes wrong at the start is logged as ``role.refused``, told to the person at the terminal, and ends the
+    process with exit code 1. SIGTERM and SIGINT stop the reactor, which waits for :meth:`stopService`; so a drained
+    process exits 0, where twistd's own handling would exit by the signal. A second signal does not wait for the drain.
+
+    :param kind: which role.
+    :param path: its configuration file.
+    :param clock: time for decisions.
+    :param reactor: the reactor the process runs on.
+    """
+
+    def __init__(self, kind: RoleKind[C], path: Path, clock: IClock, reactor: IReactor) -> None:
+        self._kind = kind
+        self._path = path
+        self._clock = clock
+        self._reactor = reactor
+        # the real stdout, because twistd makes a log of sys.stdout
+        self._observer = JsonLog(sys.__stdout__ or sys.stdout, kind.role.value)
+        self._role: IRole | None = None
+        self._status: IListeningPort | None = None
+        self._record: Path | None = None
+        self._drained: Deferred[None] | None = None
+
+    def setServiceParent(self, parent: IServiceCollection) -> None:
+        """Join twistd's application, and have it log as we do: it looks for the observer there."""
+        if isinstance(parent, Componentized):
+            Componentized.setComponent(parent, ILogObserver, self._observer)
+        Service.setServiceParent(self, parent)
+
+    def startService(self) -> None:
+        """Harden at once; do the rest when the reactor runs."""
+        Service.startService(self)
+        no_core_files()
+        if self._kind.hides_memory:
+            hide_memory()
+        self._reactor.callWhenRunning(self._run)
+
+    def stopService(self) -> Deferred[None]:
+        """Drain the role, within :data:`DRAIN_SECONDS`, then let go of everything."""
+        Service.stopService(self)
+        return Deferred.fromCoroutine(self._stop())
+
+    def _run(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # through callFromThread, because only that wakes the reactor up
+            signal.signal(number, lambda *_: self._reactor.callFromThread(self._signalled))
+        Deferred.fromCoroutine(self._start()).addErrback(self._refuse)
+
+    async def _start(self) -> None:
+        config = load(self._path, self._kind.config)
+        role = self._role = self._kind.build(config, self._clock, self._reactor)
+        self._observer.name = role.name
+        await role.prepare()
+        addresses = await role.listen()
+        pages = Site(status_pages(self._not_ready))
+        self._status = await listen(self._reactor, config.status.listen, pages, "[status] listen")
+        addresses["status"] = bound_address(self._status)
+        if self._drained is not None:
+            return
+        record = {"role": self._kind.role.value, "name": role.name, "pid": os.getpid(), "addresses": addresses}
+        self._record = config.run.directory / f"{self._kind.role.value}.json"
+        self._record.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(self._record, json.dumps(record, indent=2).encode() + b"\n", 0o644)
+        notify("READY=1")
+        log.info("role.started", pid=os.getpid(), **{f"{key}_address": value for key, value in addresses.items()})
+
+    def _refuse(self, failure: Failure) -> None:
+        if self._drained is not None:
+            log.failure("role.start_abandoned", failure)
+            return
+        log.failure("role.refused", failure)
+        error = failure.value
+        told = (
+            f"Error: {error.message}\n" + (f"Hint: {error.hint}\n" if error.hint else "")
+            if isinstance(error, IopError)
+            else f"Error: {self._kind.role.value} cannot start ({type(error).__name__}); its log says where\n"
+        )
+        terminal = sys.__stderr__ or sys.stderr
+        terminal.write(told)
+        # twistd has no exit code for a reactor that stopped in good order, so the interpreter's last word is ours
+        atexit.register(_exit_refused)
+        self._reactor.stop()
+
+    def _signalled(self) -> None:
+        if self._drained is None:
+            self._reactor.stop()
+        elif not self._drained.called:
+            self._drained.callback(None)
+
+    async def _stop(self) -> None:
+        log.info("role.draining")
+        notify("STOPPING=1")
+        drained: Deferred[None] = Deferred()
+        self._drained = drained
+        deadline = self._clock.call_later(DRAIN_SECONDS, self._overdue)
+        if self._role is not None:
+            self._role.drain().addErrback(lambda failure: log.failure("role.drain_failed", failure)).addBoth(self._done)
+        else:
+            self._done(None)
+        await drained
+        if deadline.active():
+            deadline.cancel()
+        if self._status is not None:
+            await maybeDeferred(self._status.stopListening)
+        if self._record is not None:
+            self._record.unlink(missing_ok=True)
+        log.info("role.stopped")
+
+    def _done(self, _: object) -> None:
+        if self._drained is not None and not self._drained.called:
+            self._drained.callback(None)
+
+    def _overdue(self) -> None:
+        log.warn("role.drain_overdue", seconds=DRAIN_SECONDS)
+        self._done(None)
+
+    def _not_ready(self) -> list[str]:
+        if self._drained is not None or self._role is None:
+            return ["this process is going away"]
+        return self._role.not_ready()
+
+
+def _exit_refused() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
