@@ -46,11 +46,11 @@ def read_key(path: Path) -> PrivateKeyTypes:
     pem = read_private(path, _KEY_LIMIT)
     try:
         return serialization.load_pem_private_key(pem, None)
-    except (ValueError, TypeError) as error:
-        # the parser's own words may quote the file
+    except (ValueError, TypeError):
+        # without its cause: the parser's own words may quote the file
         raise FileRefused(
             f"{path} holds no unencrypted PEM private key", hint="check that this is the file you meant"
-        ) from error
+        ) from None
     finally:
         pem[:] = bytes(len(pem))
 

@@ -98,6 +98,19 @@ class IdentityRefused(IopError):
     code = "identity_refused"
 
 
+class TlsFailed(IopError):
+    """TLS ended a connection for another reason than the peer's identity, or the peer ended it through TLS."""
+
+    code = "tls_failed"
+    retryable = True
+
+
+class EdgeCutOff(IopError):
+    """An Edge did not acknowledge a projection in time, so its connection was closed (E10)."""
+
+    code = "edge_cut_off"
+
+
 class HelloRefused(IopError):
     """The peer answered the hello with a refusal; ``reason`` is the peer's code."""
 
@@ -142,7 +155,7 @@ class BadConfig(IopError):
 
 
 class FileRefused(IopError):
-    """A file with secrets that is missing, a symlink, not ours, or readable by others."""
+    """A file that cannot be used: missing, of another kind or content; if it holds secrets, a link, not ours, open."""
 
     code = "file_refused"
 
@@ -186,6 +199,18 @@ class StoreUnavailable(IopError):
 
     code = "store_unavailable"
     retryable = True
+
+
+class AlreadyRunning(IopError):
+    """Another Control Plane runs on this store; SQLite serves one."""
+
+    code = "already_running"
+
+
+class NotConfirmed(IopError):
+    """A mutation is committed, but not every Edge was seen to follow it (K14)."""
+
+    code = "not_confirmed"
 
 
 class DeploymentMismatch(IopError):
@@ -240,6 +265,21 @@ class MalformedToken(IopError):
     """A string that is not an iop token: wrong prefix, length, alphabet or check characters."""
 
     code = "malformed_token"
+
+
+class ApiRefused(IopError):
+    """A call of the credential HTTPS API that is refused before it reaches the store.
+
+    :param status: the HTTP status to answer with.
+    :param reason: the stable code in the problem document.
+    """
+
+    code = "api_refused"
+
+    def __init__(self, status: int, reason: str, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.reason = reason
 
 
 # -- projection, fences, leases ---------------------------------------------------------------------------------------

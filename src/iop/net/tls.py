@@ -1,0 +1,316 @@
+"""TLS that fails closed: who is at the other end is decided inside the handshake, or there is no connection.
+
+Twisted's own client options refuse only what ``service_identity`` calls a mismatch; any other exception lets the
+handshake go on. Here every connection carries its own check, and whatever the check raises is a refusal (P1, P2). What
+the check found stays on the connection, so an identity exists only where the check ran and passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from OpenSSL import SSL
+from OpenSSL.crypto import X509
+from service_identity import CertificateError, VerificationError
+from service_identity.hazmat import DNS_ID, IPAddress_ID, verify_service_identity
+from service_identity.pyopenssl import extract_patterns
+from twisted.internet.interfaces import (
+    IOpenSSLClientConnectionCreator,
+    IOpenSSLServerConnectionCreator,
+    ISystemHandle,
+)
+from twisted.web.iweb import IPolicyForHTTPS
+from zope.interface import implementer
+
+from iop.certificates import read_certificates, read_key, required_identity
+from iop.errors import BadConfig, FileRefused, IdentityRefused, IopError, TlsFailed
+from iop.units import Identity, Role
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from twisted.internet.interfaces import ITransport
+    from twisted.protocols.tls import TLSMemoryBIOProtocol
+    from twisted.python.failure import Failure
+
+#: Judges a peer's certificate whose chain holds: its identity, or None where only its server name counts.
+Check = Callable[[X509], Identity | None]
+
+_HTTP: Final = b"http/1.1"
+#: For TLS 1.2: forward secrecy and authenticated encryption only. TLS 1.3 has nothing else.
+_CIPHERS: Final = b"ECDHE+AESGCM:ECDHE+CHACHA20"
+
+_BROKEN_CHAIN: Final = {
+    SSL.X509VerificationCodes.ERR_CERT_NOT_YET_VALID: "the peer's certificate is not valid yet",
+    SSL.X509VerificationCodes.ERR_CERT_HAS_EXPIRED: "the peer's certificate has expired",
+    SSL.X509VerificationCodes.ERR_DEPTH_ZERO_SELF_SIGNED_CERT: "the peer's certificate is signed by itself",
+    SSL.X509VerificationCodes.ERR_SELF_SIGNED_CERT_IN_CHAIN: "the peer's certificate is from an untrusted authority",
+    SSL.X509VerificationCodes.ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY: (
+        "the peer's certificate is from an untrusted authority"
+    ),
+    SSL.X509VerificationCodes.ERR_CERT_SIGNATURE_FAILURE: "the signature of the peer's certificate does not hold",
+    SSL.X509VerificationCodes.ERR_INVALID_PURPOSE: "the peer's certificate is not for this side of a connection",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The files of one end of mutual TLS: its certificate (its chain after it), that one's key, whom it trusts."""
+
+    certificate: Path
+    key: Path
+    trust: Path
+
+
+def mutual_server(files: TlsFiles, *, trust_domain: str, accepts: Role) -> ServerConnections:
+    """A listener's end of TLS 1.3 that takes only peers with a certificate of ``accepts`` in ``trust_domain`` (C8).
+
+    :raises FileRefused: if a file is not what it should be; files are read here, once.
+    """
+
+    def check(certificate: X509) -> Identity:
+        return required_identity(certificate.to_cryptography(), trust_domain=trust_domain, role=accepts)
+
+    return ServerConnections(_mutual_context(SSL.TLS_SERVER_METHOD, files), check)
+
+
+def mutual_client(files: TlsFiles, *, trust_domain: str, role: Role, name: str, server_name: str) -> ClientConnections:
+    """A dialler's end of TLS 1.3 that talks only to ``name`` of ``role`` in ``trust_domain`` at ``server_name`` (C9).
+
+    :param server_name: the DNS name or IP address that the certificate must also be for.
+    :raises FileRefused: if a file is not what it should be; files are read here, once.
+    :raises BadConfig: if ``server_name`` can be neither.
+    """
+    service = _service(server_name)
+
+    def check(certificate: X509) -> Identity:
+        _require_service(certificate, service)
+        return required_identity(certificate.to_cryptography(), trust_domain=trust_domain, role=role, name=name)
+
+    return ClientConnections(_mutual_context(SSL.TLS_CLIENT_METHOD, files), check, _indication(service))
+
+
+def web_server(certificate: Path, key: Path) -> ServerConnections:
+    """An HTTPS listener's end of TLS 1.2 or 1.3; it asks for no client certificate and speaks HTTP/1.1 only.
+
+    :raises FileRefused: if a file is not what it should be; files are read here, once.
+    """
+    context = _context(SSL.TLS_SERVER_METHOD, SSL.TLS1_2_VERSION)
+    _present(context, certificate, key)
+    # a client that offers only other protocols gets HTTP/1.1 unannounced
+    context.set_alpn_select_callback(
+        lambda connection, offered: _HTTP if _HTTP in offered else SSL.NO_OVERLAPPING_PROTOCOLS
+    )
+    return ServerConnections(context, None)
+
+
+def web_client(server_name: str, trust: Path | None) -> ClientConnections:
+    """An HTTPS client's end of TLS 1.2 or 1.3, for one server.
+
+    :param server_name: the DNS name or IP address that the server's certificate must be for.
+    :param trust: PEM file of the authorities to trust, or None for those the platform trusts.
+    :raises FileRefused: if ``trust`` is not what it should be; it is read here, once.
+    :raises BadConfig: if ``server_name`` can be neither.
+    """
+    return WebClientPolicy(trust).client_for(server_name)
+
+
+@implementer(IPolicyForHTTPS)
+class WebClientPolicy:
+    """:func:`web_client` for every server that an ``Agent`` or treq is asked to talk to.
+
+    :param trust: PEM file of the authorities to trust, or None for those the platform trusts.
+    :raises FileRefused: if ``trust`` is not what it should be; it is read here, once.
+    """
+
+    def __init__(self, trust: Path | None) -> None:
+        self._context = _context(SSL.TLS_CLIENT_METHOD, SSL.TLS1_2_VERSION)
+        self._context.set_alpn_protos([_HTTP])
+        if trust is None:
+            self._context.set_default_verify_paths()
+        else:
+            _trust(self._context, trust)
+
+    def client_for(self, server_name: str) -> ClientConnections:
+        """The client for one server; :class:`~iop.errors.BadConfig` if it has no name that a certificate can be for."""
+        service = _service(server_name)
+
+        def check(certificate: X509) -> None:
+            _require_service(certificate, service)
+
+        return ClientConnections(self._context, check, _indication(service))
+
+    def creatorForNetloc(self, hostname: bytes, port: int) -> IOpenSSLClientConnectionCreator:
+        """See :class:`twisted.web.iweb.IPolicyForHTTPS`."""
+        return self.client_for(hostname.decode("latin-1"))
+
+
+def peer_identity(transport: ITransport) -> Identity:
+    """The identity at the other end of an established mutual TLS connection.
+
+    :raises IdentityRefused: if the handshake is not done, or this transport never verified one.
+    """
+    connection = _checked(transport)
+    # the chain is judged before the peer has proved that it holds the key; its Finished message comes after that
+    if connection is None or connection.refusal or not connection.identity or not connection.get_peer_finished():
+        raise IdentityRefused("the connection has no verified peer")
+    return connection.identity
+
+
+def why_lost(transport: ITransport, reason: Failure) -> IopError | None:
+    """What TLS had to do with the end of a connection, to be asked in ``connectionLost``.
+
+    :returns: :class:`~iop.errors.IdentityRefused` if this side refused the peer's certificate,
+        :class:`~iop.errors.TlsFailed` if TLS failed otherwise or the peer ended it with an alert, None if neither.
+    """
+    connection = _checked(transport)
+    if connection is not None and connection.refusal is not None:
+        return connection.refusal
+    if isinstance(reason.value, SSL.Error):
+        return TlsFailed(f"TLS ended the connection: {_words(reason.value)}", hint="the peer's log may say why")
+    return None
+
+
+@implementer(IOpenSSLServerConnectionCreator)
+@dataclass(frozen=True)
+class ServerConnections:
+    """Makes the TLS end of each accepted connection; without a ``check`` no client certificate is asked for."""
+
+    context: SSL.Context
+    check: Check | None
+
+    def serverConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
+        """See :class:`twisted.internet.interfaces.IOpenSSLServerConnectionCreator`."""
+        return SSL.Connection(self.context) if self.check is None else _CheckedConnection(self.context, self.check)
+
+
+@implementer(IOpenSSLClientConnectionCreator)
+@dataclass(frozen=True)
+class ClientConnections:
+    """Makes the TLS end of each dialled connection; ``indication`` is the DNS name to ask the server for, if any."""
+
+    context: SSL.Context
+    check: Check
+    indication: bytes | None
+
+    def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
+        """See :class:`twisted.internet.interfaces.IOpenSSLClientConnectionCreator`."""
+        connection = _CheckedConnection(self.context, self.check)
+        if self.indication is not None:
+            connection.set_tlsext_host_name(self.indication)
+        return connection
+
+
+class _CheckedConnection(SSL.Connection):
+    """A connection that demands a certificate and keeps what its check made of it."""
+
+    def __init__(self, context: SSL.Context, check: Check) -> None:
+        super().__init__(context)
+        self.identity: Identity | None = None
+        self.refusal: IdentityRefused | None = None
+        self._check = check
+        self.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, _verify)
+
+    def judge(self, certificate: X509, error: int, depth: int, holds: bool) -> bool:
+        """Whether the handshake may go on, asked for each certificate of the chain; the peer's own has depth 0."""
+        try:
+            if not holds:
+                raise IdentityRefused(
+                    _BROKEN_CHAIN.get(error, f"the chain of the peer's certificate does not hold (OpenSSL {error})")
+                )
+            if depth == 0:
+                self.identity = self._check(certificate)
+        except IdentityRefused as refusal:
+            self.refusal = refusal
+        except BaseException as cause:  # noqa: BLE001 - P2: whatever it is, it must not let the handshake go on
+            self.refusal = IdentityRefused("the peer's certificate cannot be checked")
+            self.refusal.__cause__ = cause
+        return self.refusal is None
+
+
+def _verify(connection: SSL.Connection, certificate: X509, error: int, depth: int, holds: int) -> bool:
+    """OpenSSL's callback. It holds no reference to the connection, so a closed one is freed at once (P48)."""
+    return isinstance(connection, _CheckedConnection) and connection.judge(certificate, error, depth, bool(holds))
+
+
+def _context(method: int, oldest_version: int) -> SSL.Context:
+    context = SSL.Context(method)
+    context.set_min_proto_version(oldest_version)
+    context.set_cipher_list(_CIPHERS)
+    # an idle connection keeps no buffers: 34 KiB each otherwise
+    context.set_mode(SSL.MODE_RELEASE_BUFFERS)
+    return context
+
+
+def _mutual_context(method: int, files: TlsFiles) -> SSL.Context:
+    context = _context(method, SSL.TLS1_3_VERSION)
+    # a resumed session would skip the verification
+    context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
+    context.set_options(SSL.OP_NO_TICKET)
+    _present(context, files.certificate, files.key)
+    _trust(context, files.trust)
+    return context
+
+
+def _present(context: SSL.Context, certificate: Path, key: Path) -> None:
+    """Use this certificate, whose chain stands after it in its file."""
+    leaf, *chain = read_certificates(certificate)
+    private = read_key(key)
+    if not isinstance(private, ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey):
+        raise FileRefused(f"{key} holds no key that TLS can sign with", hint="use an EC, Ed25519 or RSA key")
+    if private.public_key() != leaf.public_key():
+        raise FileRefused(f"{key} is not the key of {certificate}", hint="issue both again, or restore both")
+    context.use_certificate(leaf)
+    for link in chain:
+        context.add_extra_chain_cert(link)
+    context.use_privatekey(private)
+
+
+def _trust(context: SSL.Context, path: Path) -> None:
+    store = context.get_cert_store()
+    if store is None:
+        raise TlsFailed("OpenSSL has no certificate store", hint="check the installed pyOpenSSL and cryptography")
+    for certificate in read_certificates(path):
+        store.add_cert(X509.from_cryptography(certificate))
+
+
+def _service(server_name: str) -> DNS_ID | IPAddress_ID:
+    """What a certificate must be for."""
+    try:
+        ip_address(server_name)
+    except ValueError:
+        try:
+            return DNS_ID(server_name)
+        except ValueError as error:
+            raise BadConfig(
+                f"{server_name!r} is neither a DNS name nor an IP address",
+                hint="write the name as it stands in the server's certificate, in ASCII (xn--…)",
+            ) from error
+    return IPAddress_ID(server_name)
+
+
+def _indication(service: DNS_ID | IPAddress_ID) -> bytes | None:
+    """The server name indication: RFC 6066 has it for DNS names only."""
+    return service.hostname if isinstance(service, DNS_ID) else None
+
+
+def _require_service(certificate: X509, service: DNS_ID | IPAddress_ID) -> None:
+    try:
+        verify_service_identity(extract_patterns(certificate), [service], [])
+    except (VerificationError, CertificateError) as error:
+        raise IdentityRefused("the peer's certificate is not for the server name that was dialled") from error
+
+
+def _checked(transport: ITransport) -> _CheckedConnection | None:
+    handle = transport.getHandle() if ISystemHandle.providedBy(transport) else None
+    return handle if isinstance(handle, _CheckedConnection) else None
+
+
+def _words(error: SSL.Error) -> str:
+    """The last reason in an OpenSSL error: words from OpenSSL's own list, never from the peer."""
+    queue = error.args[0] if error.args else None
+    return str(queue[-1][-1]) if isinstance(queue, list) and queue else "unexpected end"
