@@ -1,0 +1,122 @@
+"""What may travel on a wire, in which direction, and what answers what (W3, W4).
+
+A *kind* is the name of a field of the envelope's ``oneof``; each carries a message type of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from iop.errors import UnexpectedMessage
+from iop.units import FRAME_BEFORE_HELLO, FRAME_LIMIT, HELLO_ANSWER_LIMIT
+from iop.wire.control_pb2 import ControlEnvelope
+from iop.wire.runtime_pb2 import RuntimeEnvelope
+from iop.wire.strict import parse_strict
+
+PING: Final = "ping"
+PONG: Final = "pong"
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """The closed list of one wire. The initiator is the side that dials, the acceptor the side that listens.
+
+    :param hello: the initiator's first request; its answer has ``accepted``, ``code`` and ``message``.
+    :param requests_by_initiator: request kind -> answer kind.
+    :param hello_answer_limit: the most bytes of the answer to the hello.
+    :param acceptor_limit: the most bytes of what the acceptor sends after it; the initiator's is ``FRAME_LIMIT``.
+    """
+
+    envelope: type[ControlEnvelope] | type[RuntimeEnvelope]
+    hello: str
+    requests_by_initiator: Mapping[str, str]
+    requests_by_acceptor: Mapping[str, str]
+    notes_by_initiator: frozenset[str]
+    notes_by_acceptor: frozenset[str]
+    hello_answer_limit: int
+    acceptor_limit: int
+    #: Message type -> kind.
+    kinds: Mapping[type[Message], str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        body = self.envelope.DESCRIPTOR.oneofs_by_name["body"]
+        kinds = {GetMessageClass(kind.message_type): kind.name for kind in body.fields if kind.message_type}
+        object.__setattr__(self, "kinds", kinds)
+
+    def requests(self, *, initiator: bool) -> Mapping[str, str]:
+        """What that side may ask: request kind -> answer kind."""
+        return self.requests_by_initiator if initiator else self.requests_by_acceptor
+
+    def notes(self, *, initiator: bool) -> frozenset[str]:
+        """What that side may say without being answered."""
+        return self.notes_by_initiator if initiator else self.notes_by_acceptor
+
+    def limit(self, *, initiator: bool, accepted: bool) -> int:
+        """The most bytes of an envelope that side may send, before and after the hello was accepted (W2)."""
+        if initiator:
+            return FRAME_LIMIT if accepted else FRAME_BEFORE_HELLO
+        return self.acceptor_limit if accepted else self.hello_answer_limit
+
+    def kind_of(self, message: Message) -> str:
+        """The kind that carries ``message``; :class:`~iop.errors.UnexpectedMessage` if this wire has none for it."""
+        kind = self.kinds.get(type(message))
+        if kind is None:
+            raise UnexpectedMessage(f"a {type(message).__name__} does not travel on this wire")
+        return kind
+
+    def encode(self, correlation_id: int, message: Message) -> bytes:
+        """The bytes of the envelope that carries ``message``."""
+        envelope: Callable[..., Message] = self.envelope
+        return envelope(correlation_id=correlation_id, **{self.kind_of(message): message}).SerializeToString()
+
+    def decode(self, data: bytes) -> tuple[int, str, Message]:
+        """Correlation id, kind and message of an envelope.
+
+        :class:`~iop.errors.MalformedFrame` if the bytes are not exactly one envelope, which includes an unknown kind,
+        several kinds and unknown fields at any depth; :class:`~iop.errors.UnexpectedMessage` if it is empty (W3, P35).
+        """
+        envelope = parse_strict(self.envelope, data)
+        kind = envelope.WhichOneof("body")
+        if kind is None:
+            raise UnexpectedMessage("an envelope without a message")
+        message: Message = getattr(envelope, kind)
+        return envelope.correlation_id, kind, message
+
+
+#: Control Plane-Edge: the Edge dials. A projection travels in the hello's answer and in every refresh.
+CONTROL: Final = Dialect(
+    envelope=ControlEnvelope,
+    hello="edge_hello_request",
+    requests_by_initiator={
+        "edge_hello_request": "edge_hello_response",
+        "edge_ready_request": "edge_ready_response",
+        "acquire_lease_request": "acquire_lease_response",
+    },
+    requests_by_acceptor={"principal_projection_apply_request": "principal_projection_apply_response"},
+    notes_by_initiator=frozenset({PING, PONG}),
+    notes_by_acceptor=frozenset({PING, PONG}),
+    hello_answer_limit=HELLO_ANSWER_LIMIT,
+    acceptor_limit=max(FRAME_LIMIT, HELLO_ANSWER_LIMIT),
+)
+
+#: Edge-Node: the Node dials. Runs are notifications that name their run.
+RUNTIME: Final = Dialect(
+    envelope=RuntimeEnvelope,
+    hello="node_hello_request",
+    requests_by_initiator={
+        "node_hello_request": "node_hello_response",
+        "node_key_offer_request": "node_key_offer_response",
+        "node_key_proof_request": "node_key_proof_response",
+        "node_ready_request": "node_ready_response",
+    },
+    requests_by_acceptor={},
+    notes_by_initiator=frozenset({PING, PONG, "run_head", "run_body", "run_credit", "run_failed"}),
+    notes_by_acceptor=frozenset({PING, PONG, "run_request", "run_body", "run_credit", "run_cancel"}),
+    hello_answer_limit=FRAME_BEFORE_HELLO,
+    acceptor_limit=FRAME_LIMIT,
+)
