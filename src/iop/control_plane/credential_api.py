@@ -1,0 +1,364 @@
+"""The credential HTTPS API: slots and routes of the principal that a ``manage`` token names (K2, K9-K13)."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote_to_bytes
+
+from klein import Klein
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from werkzeug.exceptions import HTTPException
+
+from iop.control_plane.leases import secret_place
+from iop.control_plane.problems import MEDIA_TYPE, problem, problem_of
+from iop.core.profiles import PROFILES, Profile, check_secret
+from iop.core.selectors import parse_selector
+from iop.crypto.at_rest import seal_secret
+from iop.crypto.tokens import parse_token, token_digest
+from iop.errors import ApiRefused, BadCredential, IopError, MalformedInput, MalformedToken
+from iop.records import Committed, NewSlot, RouteRecord, SlotRecord, TokenKind
+from iop.secret import Secret
+from iop.units import SECRET_LIMIT, is_name, new_id, rfc3339
+from iop.wire.strict_json import parse_object
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from twisted.python.failure import Failure
+    from twisted.web.iweb import IRequest
+
+    from iop.control_plane.mutations import Mutations
+    from iop.crypto.keyring import Keyring
+    from iop.interfaces import IClock, IStore
+    from iop.records import TokenRecord
+
+NAME_LIMIT: Final = 128
+MODEL_LIMIT: Final = 256
+SELECTOR_LIMIT: Final = 1024
+ROUTE_BODY_LIMIT: Final = 8 * 1024
+_ROUTES_PATH: Final = b"/v1/routes/"
+_REVISION: Final = re.compile(rb'"([1-9][0-9]{0,15})"\Z')
+
+
+def body_limit(method: bytes, path: bytes) -> int:
+    """Bytes a call's body may have, known before any of it is read."""
+    if method == b"POST" and path == b"/v1/slots":
+        return SECRET_LIMIT
+    if method == b"PUT" and path.startswith(_ROUTES_PATH):
+        return ROUTE_BODY_LIMIT
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes a call: the principal, and the token it came with."""
+
+    principal: str
+    token_id: str
+    kind: TokenKind
+
+
+class CredentialApi:
+    """The klein application, and what its routes stand on.
+
+    :param mutations: runs the barrier before a mutation is answered (K14).
+    """
+
+    def __init__(
+        self, *, store: IStore, mutations: Mutations, keyring: Keyring, clock: IClock, deployment_id: str
+    ) -> None:
+        self._store = store
+        self._mutations = mutations
+        self._keyring = keyring
+        self._clock = clock
+        self._deployment_id = deployment_id
+        self._log = Logger()
+        self.app = self._routes()
+
+    def _routes(self) -> Klein:
+        app = Klein()
+        # Werkzeug would answer `//` with a redirect; a model's name may hold anything.
+        app.url_map.merge_slashes = False
+        for rule, method, call in (
+            ("/v1/whoami", "GET", self._whoami),
+            ("/v1/slots", "GET", self._list_slots),
+            ("/v1/slots", "POST", self._create_slot),
+            ("/v1/routes", "GET", self._list_routes),
+            ("/v1/routes/<path:_>", "PUT", self._put_route),
+        ):
+            app.route(rule, methods=[method])(self._guarded(call))
+        app.handle_errors(Exception)(self._failed)
+        return app
+
+    # -- around every call --------------------------------------------------------------------------------------------
+
+    def _guarded(
+        self, call: Callable[[IRequest, Caller], Awaitable[tuple[int, dict[str, Any]]]]
+    ) -> Callable[..., Deferred[bytes]]:
+        """Authenticate, call, answer. Outlives its connection: what was begun is finished, so nothing is half told."""
+
+        async def run(request: IRequest) -> bytes:
+            caller = await self._authenticate(request)
+            status, document = await call(request, caller)
+            request.setResponseCode(status)
+            request.setHeader(b"content-type", b"application/json")
+            request.setHeader(b"cache-control", b"no-store")
+            if "revision" in document:
+                request.setHeader(b"etag", f'"{document["revision"]}"'.encode())
+            return json.dumps(document).encode()
+
+        # klein names an endpoint after its function, and cancels what it was given when a client leaves
+        def endpoint(request: IRequest, **_: str) -> Deferred[bytes]:
+            return _shielded(run(request))
+
+        endpoint.__name__ = call.__name__
+        return endpoint
+
+    def _failed(self, request: IRequest, failure: Failure) -> bytes:
+        error = failure.value
+        if isinstance(error, HTTPException) and error.code in (404, 405):
+            code = "no_such_call" if error.code == 404 else "method_not_allowed"
+            status, document = error.code, problem(error.code, code, "there is no such call in this API")
+        else:
+            status, document = problem_of(error)
+            if status == 500:
+                self._log.failure("control.api.failed", failure)
+        request.setResponseCode(status)
+        request.setHeader(b"content-type", MEDIA_TYPE)
+        request.setHeader(b"cache-control", b"no-store")
+        if status == 401:
+            request.setHeader(b"www-authenticate", b'Bearer realm="iop"')
+        if status == 503:
+            request.setHeader(b"retry-after", b"1")
+        return document
+
+    async def _authenticate(self, request: IRequest) -> Caller:
+        """The caller behind the one ``Authorization: Bearer`` header (K10, P20)."""
+        values = request.requestHeaders.getRawHeaders(b"authorization", [])
+        scheme, _, text = values[0].partition(b" ") if len(values) == 1 else (b"", b"", b"")
+        if scheme.lower() != b"bearer":
+            raise ApiRefused(401, "token_required", "this API needs a manage token", hint="Authorization: Bearer iop_…")
+        try:
+            digest = token_digest(parse_token(text.decode("ascii")))
+        except (UnicodeDecodeError, MalformedToken):
+            raise _unknown_token() from None
+        token: TokenRecord | None = await self._store.tokens.by_digest(digest)
+        if token is None or (token.expires_ms and token.expires_ms <= self._clock.wall_ms()):
+            raise _unknown_token()
+        if token.kind is not TokenKind.MANAGE:
+            await self._store.audit.append(
+                f"token:{token.token_id}", "api.call", token.principal, "wrong_token_kind", {}
+            )
+            raise ApiRefused(
+                403,
+                "wrong_token_kind",
+                "this is a use token, for Edges; credentials are managed with the manage token",
+                hint="use the other token that `iop principal create` printed",
+            )
+        return Caller(token.principal, token.token_id, token.kind)
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    async def _whoami(self, request: IRequest, caller: Caller) -> tuple[int, dict[str, Any]]:
+        _arguments(request)
+        return 200, {
+            "principal": caller.principal,
+            "token": {"id": caller.token_id, "kind": caller.kind.value},
+            "generation": await self._store.projections.generation(),
+        }
+
+    async def _list_slots(self, request: IRequest, caller: Caller) -> tuple[int, dict[str, Any]]:
+        _arguments(request)
+        return 200, {"slots": [_slot(slot) for slot in await self._store.slots.all(caller.principal)]}
+
+    async def _create_slot(self, request: IRequest, caller: Caller) -> tuple[int, dict[str, Any]]:
+        name, profile_name, target = _arguments(request, "name", "profile", "target")
+        _no_idempotency_key(request)
+        profile = PROFILES.get(profile_name)
+        if profile is None:
+            raise ApiRefused(400, "unknown_profile", f"profile must be one of {', '.join(sorted(PROFILES))}")
+        if not _is_text(name, NAME_LIMIT):
+            raise ApiRefused(400, "bad_name", f"name must be 1-{NAME_LIMIT} printable characters")
+        if not is_name(target):
+            raise ApiRefused(400, "bad_target", "target must be 1-63 of a-z 0-9 . _ -")
+        slot = new_id(self._clock.wall_ms())
+        with _secret(request, profile) as secret:
+            place = secret_place(self._deployment_id, caller.principal, slot, profile.name, target, 1)
+            sealed = seal_secret(self._keyring, place, secret)
+        committed = await self._store.slots.create(
+            NewSlot(slot, caller.principal, name, profile.name, target, sealed), f"token:{caller.token_id}"
+        )
+        return 201, _slot(committed.value) | await self._settled(committed)
+
+    async def _list_routes(self, request: IRequest, caller: Caller) -> tuple[int, dict[str, Any]]:
+        _arguments(request)
+        return 200, {"routes": [_route(route) for route in await self._store.routes.all(caller.principal)]}
+
+    async def _put_route(self, request: IRequest, caller: Caller) -> tuple[int, dict[str, Any]]:
+        _arguments(request)
+        _no_idempotency_key(request)
+        model = _model(request)
+        expected = _expectation(request)
+        slot, upstream_model, selector = _route_body(request)
+        committed = await self._store.routes.put(
+            caller.principal, model, slot, upstream_model, selector, expected, f"token:{caller.token_id}"
+        )
+        return 200 if expected else 201, _route(committed.value) | await self._settled(committed)
+
+    async def _settled(self, committed: Committed[Any]) -> dict[str, Any]:
+        outcome = await self._mutations.complete(committed)
+        return {
+            "generation": outcome.generation,
+            "edges": {
+                "acknowledged": outcome.acknowledged,
+                "cut_off": outcome.cut_off,
+                "unconfirmed": outcome.unconfirmed,
+            },
+            "effective_by": rfc3339(outcome.effective_ms),
+        }
+
+
+def _shielded(work: Coroutine[Deferred[Any], Any, bytes]) -> Deferred[bytes]:
+    """``work``'s result, in a Deferred whose cancellation does not reach ``work``."""
+    answer: Deferred[bytes] = Deferred()
+
+    def settle(result: Any) -> None:
+        if not answer.called:
+            answer.callback(result)
+
+    Deferred.fromCoroutine(work).addBoth(settle)
+    return answer
+
+
+def _unknown_token() -> ApiRefused:
+    return ApiRefused(401, "token_refused", "this token opens nothing here", hint="check that it was copied whole")
+
+
+def _arguments(request: IRequest, *names: str) -> list[str]:
+    """The values of exactly these query arguments, each given once, in this order."""
+    given: dict[bytes, list[bytes]] = request.args or {}
+    if set(given) != {name.encode() for name in names} or any(len(values) != 1 for values in given.values()):
+        wanted = f"exactly {', '.join(names)}, each once" if names else "no query arguments"
+        raise ApiRefused(400, "bad_arguments", f"this call takes {wanted}")
+    try:
+        return [given[name.encode()][0].decode() for name in names]
+    except UnicodeDecodeError:
+        raise ApiRefused(400, "bad_arguments", "query arguments must be UTF-8") from None
+
+
+def _no_idempotency_key(request: IRequest) -> None:
+    # Taking no notice of it would do twice what a caller believes is done once.
+    if request.requestHeaders.hasHeader(b"idempotency-key"):
+        raise ApiRefused(400, "no_idempotency_key", "Idempotency-Key is not understood here; send the call without it")
+
+
+def _is_text(value: str, limit: int) -> bool:
+    return 0 < len(value) <= limit and value.isprintable()
+
+
+def _media_type(request: IRequest) -> bytes:
+    values = request.requestHeaders.getRawHeaders(b"content-type", [])
+    return values[0].strip().lower() if len(values) == 1 else b""
+
+
+def _secret(request: IRequest, profile: Profile) -> Secret:
+    """The body as a secret that this profile can send; what the server buffered of it is zeroed (K11, K24)."""
+    if _media_type(request) != b"application/octet-stream":
+        raise ApiRefused(415, "octet_stream_only", "a secret is sent as application/octet-stream and nothing else")
+    content: Any = request.content
+    with content.getbuffer() as buffer:
+        secret = Secret(bytearray(buffer))
+        buffer[:] = bytes(len(buffer))
+    try:
+        check_secret(profile, secret)
+    except BadCredential as error:
+        secret.dispose()
+        raise ApiRefused(400, "bad_secret", error.message, hint=error.hint) from None
+    return secret
+
+
+def _model(request: IRequest) -> str:
+    """The model from the path as it was sent: one segment, percent-encoded once."""
+    raw = request.uri.partition(b"?")[0].removeprefix(_ROUTES_PATH)
+    try:
+        model = unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        model = ""
+    if b"/" in raw or not _is_text(model, MODEL_LIMIT):
+        raise ApiRefused(
+            400, "bad_model", f"a model is 1-{MODEL_LIMIT} printable characters, percent-encoded as one path segment"
+        )
+    return model
+
+
+def _expectation(request: IRequest) -> int | None:
+    """What the caller expects to change: a revision, or None for ``If-None-Match: *`` (K13)."""
+    match = request.requestHeaders.getRawHeaders(b"if-match", [])
+    none_match = request.requestHeaders.getRawHeaders(b"if-none-match", [])
+    if not match and not none_match:
+        raise ApiRefused(
+            428,
+            "precondition_required",
+            "say what you expect to change",
+            hint='If-None-Match: * for a new route, If-Match: "revision" for an existing one',
+        )
+    if none_match == [b"*"] and not match:
+        return None
+    revision = _REVISION.match(match[0]) if len(match) == 1 and not none_match else None
+    if revision is None:
+        raise ApiRefused(400, "bad_precondition", 'send either If-None-Match: * or If-Match: "revision", once')
+    return int(revision[1])
+
+
+def _route_body(request: IRequest) -> tuple[str, str, str]:
+    """Slot, upstream model and selector from a JSON object of exactly these three."""
+    if _media_type(request).partition(b";")[0].strip() != b"application/json":
+        raise ApiRefused(415, "json_only", "a route is sent as application/json")
+    content: Any = request.content
+    try:
+        body, _ = parse_object(content.read())
+    except MalformedInput as error:
+        raise ApiRefused(400, "bad_json", error.message) from None
+    if set(body) != {"slot", "upstream_model", "selector"}:
+        raise ApiRefused(400, "bad_route", "a route has exactly slot, upstream_model and selector")
+    slot, upstream_model, selector = body["slot"], body["upstream_model"], body["selector"]
+    if not isinstance(slot, str) or not isinstance(upstream_model, str) or not isinstance(selector, str):
+        raise ApiRefused(400, "bad_route", "slot, upstream_model and selector are strings")
+    if not _is_text(slot, NAME_LIMIT) or not _is_text(upstream_model, MODEL_LIMIT) or len(selector) > SELECTOR_LIMIT:
+        raise ApiRefused(400, "bad_route", "slot, upstream_model or selector is empty, too long or not printable")
+    try:
+        parse_selector(selector)
+    except IopError as error:
+        raise ApiRefused(400, "bad_selector", error.message, hint=error.hint) from None
+    return slot, upstream_model, selector
+
+
+def _slot(slot: SlotRecord) -> dict[str, Any]:
+    return {
+        "slot": slot.slot,
+        "name": slot.name,
+        "profile": slot.profile,
+        "target": slot.target,
+        "state": slot.state.value,
+        "revision": slot.revision,
+        "credential_revision": slot.credential_revision,
+        "created": rfc3339(slot.created_ms),
+        "updated": rfc3339(slot.updated_ms),
+    }
+
+
+def _route(route: RouteRecord) -> dict[str, Any]:
+    return {
+        "route": route.route,
+        "model": route.model,
+        "slot": route.slot,
+        "upstream_model": route.upstream_model,
+        "selector": route.selector,
+        "revision": route.revision,
+        "created": rfc3339(route.created_ms),
+        "updated": rfc3339(route.updated_ms),
+    }

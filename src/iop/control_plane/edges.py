@@ -1,0 +1,320 @@
+"""The connected Edges: enrolment, projection refresh, leases, and the sessions a barrier waits for (E1-E10, L1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from iop.crypto.receipt import verify_receipt
+from iop.errors import (
+    EdgeCutOff,
+    IdentityRefused,
+    IopError,
+    PeerDisconnected,
+    ProjectionRefused,
+    ReceiptRefused,
+    RequestTimedOut,
+    UnexpectedMessage,
+)
+from iop.interfaces import IPeerApplication
+from iop.units import PROTOCOL_VERSION
+from iop.wire import control_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any
+
+    from google.protobuf.message import Message
+
+    from iop.control_plane.leases import LeaseDesk
+    from iop.control_plane.projections import Publication, Publisher
+    from iop.crypto.issuer import PinnedIssuers
+    from iop.interfaces import IClock, IPeer, IStore
+
+#: Projections on the way to one Edge, sent and not yet acknowledged, at most.
+UNACKNOWLEDGED_LIMIT = 8
+#: How long to wait for news of a session before the state is looked at again.
+LOOK_AGAIN_SECONDS = 0.1
+
+
+class Edges:
+    """Every Edge connection of this Control Plane.
+
+    :param acknowledge_seconds: how long an Edge may take to acknowledge a projection before it is cut off (E10).
+    """
+
+    def __init__(
+        self,
+        *,
+        store: IStore,
+        publisher: Publisher,
+        desk: LeaseDesk,
+        pinned: PinnedIssuers,
+        clock: IClock,
+        deployment_id: str,
+        lease_ttl_seconds: int,
+        acknowledge_seconds: float,
+    ) -> None:
+        self.store = store
+        self.publisher = publisher
+        self.desk = desk
+        self.pinned = pinned
+        self.clock = clock
+        self.deployment_id = deployment_id
+        self.lease_ttl_seconds = lease_ttl_seconds
+        self.acknowledge_seconds = acknowledge_seconds
+        self._links: dict[str, EdgeLink] = {}
+        self._watchers: list[Deferred[None]] = []
+        self._log = Logger()
+
+    def application(self) -> IPeerApplication:
+        """What serves one new connection."""
+        return EdgeLink(self)
+
+    async def publish(self, generation: int) -> None:
+        """Close the connections of denied Edges, send every other one what it lacks of ``generation``."""
+        denied = {name for kind, name in await self.store.denials.all() if kind == "edge"}
+        for edge, link in list(self._links.items()):
+            if edge in denied:
+                link.close(IdentityRefused("this Edge was denied by an operator"))
+            else:
+                link.refresh(generation)
+
+    def change(self, within_seconds: float) -> Deferred[None]:
+        """Fires when a session acknowledged or ended, or after ``within_seconds`` at the latest."""
+        turn: Deferred[None] = Deferred()
+        self._watchers.append(turn)
+        call = self.clock.call_later(within_seconds, self.changed)
+
+        def settled(result: None) -> None:
+            if call.active():
+                call.cancel()
+
+        return turn.addCallback(settled)
+
+    def changed(self) -> None:
+        """Tell whoever waits that a session acknowledged or ended."""
+        watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            watcher.callback(None)
+
+    def claim(self, edge: str, link: EdgeLink) -> bool:
+        """Make ``link`` the one connection of ``edge``; False if there is one already (E3)."""
+        return self._links.setdefault(edge, link) is link
+
+    def release(self, edge: str, link: EdgeLink) -> None:
+        """Forget ``link``, if it is the one connection of ``edge``."""
+        if self._links.get(edge) is link:
+            del self._links[edge]
+            self.publisher.forget(edge)
+
+    def names(self) -> list[str]:
+        """The connected Edges, by name."""
+        return sorted(self._links)
+
+    async def drain(self) -> None:
+        """Let every connection finish what is in flight and close; done when all are gone."""
+        for link in list(self._links.values()):
+            link.drain()
+        while self._links:
+            await self.change(LOOK_AGAIN_SECONDS)
+
+
+@implementer(IPeerApplication)
+class EdgeLink:
+    """One Edge connection, from its hello to its end."""
+
+    def __init__(self, edges: Edges) -> None:
+        self._edges = edges
+        self._peer: IPeer | None = None
+        self._edge = ""
+        self._session = ""
+        #: The highest generation written to this connection.
+        self._sent = 0
+        #: Whether the Edge has given its word on the hello's projection, so that it may lease.
+        self._enrolled = False
+        self._ended = False
+        self._sending = DeferredSemaphore(UNACKNOWLEDGED_LIMIT)
+        self._digests: dict[int, bytes] = {}
+        self._log = Logger()
+
+    # -- IPeerApplication ---------------------------------------------------------------------------------------------
+
+    def connected(self, peer: IPeer) -> None:
+        """The certificate holds; the hello has to name the same Edge."""
+        self._peer = peer
+        self._edge = peer.identity.name
+
+    def asked(self, message: Message) -> Deferred[Message]:
+        """Hello, the word on its projection, and leases."""
+        answer: Coroutine[Deferred[Any], Any, Message]
+        match message:
+            case control_pb2.EdgeHelloRequest():
+                answer = self._hello(message)
+            case control_pb2.EdgeReadyRequest():
+                answer = self._ready(message.outcome)
+            case control_pb2.AcquireLeaseRequest():
+                answer = self._lease(message)
+            case _:
+                raise UnexpectedMessage("an Edge may not ask this")
+        return Deferred.fromCoroutine(answer)
+
+    def notified(self, message: Message) -> None:
+        """An Edge has nothing to tell without being asked yet."""
+        raise UnexpectedMessage("an Edge may not send this")
+
+    def lost(self, reason: IopError) -> None:
+        """End the session's row; whoever waits at a barrier for it counts it as cut off from now on."""
+        self._ended = True
+        self._edges.release(self._edge, self)
+        self._log.info("control.edge.disconnected", edge=self._edge, reason=reason.code, detail=reason.message)
+        if self._session:
+            self._end_session()
+
+    # -- for Edges ----------------------------------------------------------------------------------------------------
+
+    def close(self, reason: IopError) -> None:
+        """End the connection for ``reason``."""
+        if self._peer is not None:
+            self._peer.close(reason)
+
+    def drain(self) -> None:
+        """Let what is in flight finish, then close."""
+        if self._peer is not None:
+            self._peer.drain()
+
+    def refresh(self, generation: int) -> None:
+        """Send a projection of ``generation`` or later, unless one was sent; failures end the connection."""
+        if self._sent and generation > self._sent:
+            self._watch(self._push(generation))
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    async def _hello(self, hello: control_pb2.EdgeHelloRequest) -> Message:
+        if hello.edge_id != self._edge:
+            return self._refuse(IdentityRefused.code, "the hello names another Edge than the certificate")
+        if hello.protocol_version != PROTOCOL_VERSION:
+            return self._refuse("unsupported_version", f"this Control Plane speaks version {PROTOCOL_VERSION}")
+        if not self._edges.claim(self._edge, self):
+            return self._refuse("already_connected", "this Edge is connected already")
+        try:
+            self._session = await self._edges.store.edge_sessions.open(self._edge, self._edges.clock.wall_ms())
+            publication = await self._edges.publisher.newest(self._edge)
+            self._check_held(hello, publication)
+        except IdentityRefused as error:
+            return self._refuse("edge_denied", error.message)
+        except ReceiptRefused as error:
+            return self._refuse(error.code, error.message)
+        except ProjectionRefused as error:
+            return self._refuse(error.reason, error.message)
+        finally:
+            if self._ended and self._session:
+                # The connection went while the store was at work; nobody else will end this row.
+                self._end_session()
+        self._note(publication)
+        self._log.info("control.edge.connected", edge=self._edge, generation=publication.generation)
+        return control_pb2.EdgeHelloResponse(
+            accepted=True,
+            deployment_id=self._edges.deployment_id,
+            projection=publication.projection,
+            receipt=publication.receipt,
+            lease_ttl_seconds=self._edges.lease_ttl_seconds,
+        )
+
+    def _check_held(self, hello: control_pb2.EdgeHelloRequest, publication: Publication) -> None:
+        if not hello.held_generation:
+            return
+        statement = verify_receipt(
+            self._edges.pinned, hello.held_receipt, deployment_id=self._edges.deployment_id, edge=self._edge
+        )
+        if (statement.generation, statement.digest) != (hello.held_generation, hello.held_digest):
+            raise ReceiptRefused("the receipt is not of the projection that the hello says is held")
+        ahead = statement.generation > publication.generation
+        other = statement.generation == publication.generation and statement.digest != publication.digest
+        if ahead or other:
+            self._log.error("control.store.behind", edge=self._edge, held=statement.generation)
+            raise ProjectionRefused("store_behind", "the Edge proves a projection that this store never made")
+
+    async def _ready(self, outcome: control_pb2.ProjectionOutcome) -> Message:
+        if self._enrolled or not self._sent:
+            raise UnexpectedMessage("an Edge gives its word on the hello's projection once")
+        # Set before anything is awaited: the Edge may lease as soon as its word is in.
+        self._enrolled = True
+        await self._acknowledge(outcome)
+        self._log.info("control.edge.ready", edge=self._edge, generation=outcome.generation)
+        return control_pb2.EdgeReadyResponse(accepted=True)
+
+    async def _lease(self, message: control_pb2.AcquireLeaseRequest) -> Message:
+        if not self._enrolled:
+            raise UnexpectedMessage("a lease may be asked for only after the word on the projection")
+        answer = await self._edges.desk.acquire(self._edge, message)
+        if answer.refusal.retryable and answer.refusal.generation > self._sent:
+            # L4: the newer projection goes out ahead of the refusal, on the same connection.
+            await self._push(answer.refusal.generation, wait=False)
+        return answer
+
+    async def _push(self, generation: int, wait: bool = True) -> None:
+        publication = await self._edges.publisher.newest(self._edge, at_least=generation)
+        await self._sending.acquire()
+        if self._peer is None or self._ended or publication.generation <= self._sent:
+            self._sending.release()
+            return
+        self._note(publication)
+        asked = self._peer.request(
+            control_pb2.PrincipalProjectionApplyRequest(projection=publication.projection, receipt=publication.receipt),
+            self._edges.acknowledge_seconds,
+        )
+        answered = self._answered(asked)
+        if wait:
+            await answered
+        else:
+            self._watch(answered)
+
+    async def _answered(self, asked: Deferred[Message]) -> None:
+        try:
+            answer = await asked
+        except RequestTimedOut:
+            raise EdgeCutOff("the Edge did not acknowledge its projection in time") from None
+        finally:
+            self._sending.release()
+        if not isinstance(answer, control_pb2.PrincipalProjectionApplyResponse):
+            raise UnexpectedMessage("not an answer to a projection")
+        await self._acknowledge(answer.outcome)
+
+    async def _acknowledge(self, outcome: control_pb2.ProjectionOutcome) -> None:
+        """Record the Edge's word; one that is refused, or about something never sent, ends the session (E7)."""
+        if outcome.result not in (control_pb2.PROJECTION_RESULT_APPLIED, control_pb2.PROJECTION_RESULT_HELD):
+            raise ProjectionRefused(outcome.code, "the Edge refused its projection")
+        if self._digests.get(outcome.generation) != outcome.digest:
+            raise UnexpectedMessage("the Edge acknowledges a projection that was not sent to it")
+        for passed in [sent for sent in self._digests if sent < outcome.generation]:
+            del self._digests[passed]
+        await self._edges.store.edge_sessions.acknowledge(self._session, outcome.generation, outcome.unconfirmed)
+        self._edges.changed()
+
+    # -- small things -------------------------------------------------------------------------------------------------
+
+    def _note(self, publication: Publication) -> None:
+        self._sent = publication.generation
+        self._digests[publication.generation] = publication.digest
+
+    def _refuse(self, code: str, message: str) -> control_pb2.EdgeHelloResponse:
+        self._log.warn("control.edge.refused", edge=self._edge, reason=code)
+        return control_pb2.EdgeHelloResponse(accepted=False, code=code, message=message)
+
+    def _watch(self, work: Coroutine[Deferred[Any], Any, None]) -> None:
+        """Run ``work``; whatever ends it early ends the connection, so no Edge is left behind unnoticed."""
+        Deferred.fromCoroutine(work).addErrback(
+            lambda failure: self.close(
+                failure.value if failure.check(IopError) else PeerDisconnected("the session failed on this side")
+            )
+        )
+
+    def _end_session(self) -> None:
+        session, self._session = self._session, ""
+        ended = self._edges.store.edge_sessions.end(session, self._edges.clock.wall_ms())
+        ended.addErrback(lambda failure: self._log.failure("control.edge.session_row_left_open", failure))
+        ended.addCallback(lambda _: self._edges.changed())

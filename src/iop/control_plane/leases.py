@@ -1,0 +1,175 @@
+"""Leases: attested, authorised by a durable re-read, audited, and only then opened and sealed (rules L2-L6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from twisted.logger import Logger
+
+from iop.core.profiles import PROFILES
+from iop.crypto.at_rest import Place, open_secret
+from iop.crypto.lease import LeaseStatement, seal_lease
+from iop.errors import AttestationRefused, CannotOpen, KeyMissing, StoreBusy
+from iop.records import LeaseGrant, LeaseQuestion, LeaseRefusal, SealedSecret
+from iop.units import new_id
+from iop.wire import control_pb2
+from iop.wire.convert import binding_from_wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from iop.crypto.attestation import AttestationVerifier
+    from iop.crypto.issuer import Issuer
+    from iop.crypto.keyring import Keyring
+    from iop.interfaces import IAudit, IClock, ILeaseAuthority
+    from iop.secret import Secret
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseScope:
+    """What stands in every lease of one Control Plane."""
+
+    deployment_id: str
+    trust_domain: str
+    ttl_ms: int
+
+
+def secret_place(deployment_id: str, principal: str, slot: str, profile: str, target: str, revision: int) -> Place:
+    """Where a slot's secret is at home: everything it is bound to at rest (security.md, At rest; P22)."""
+    return Place(
+        deployment=deployment_id,
+        table="slots",
+        column="secret",
+        principal=principal,
+        slot=slot,
+        profile=profile,
+        target=target,
+        revision=revision,
+    )
+
+
+class LeaseDesk:
+    """Answers lease requests of authenticated, ready Edge sessions.
+
+    :param unseal: opens a stored secret; a seam so that a test can count how often anything is decrypted.
+    """
+
+    def __init__(
+        self,
+        *,
+        scope: LeaseScope,
+        authority: ILeaseAuthority,
+        audit: IAudit,
+        verifier: AttestationVerifier,
+        keyring: Keyring,
+        issuer: Issuer,
+        clock: IClock,
+        unseal: Callable[[Keyring, Place, SealedSecret], Secret] = open_secret,
+    ) -> None:
+        self._scope = scope
+        self._authority = authority
+        self._audit = audit
+        self._verifier = verifier
+        self._keyring = keyring
+        self._issuer = issuer
+        self._clock = clock
+        self._unseal = unseal
+        self._log = Logger()
+
+    async def acquire(self, edge: str, message: control_pb2.AcquireLeaseRequest) -> control_pb2.AcquireLeaseResponse:
+        """Answer one request of the Edge that the connection's certificate names.
+
+        :raises MalformedFrame: if the request is not even one; its connection is to be closed.
+        """
+        binding = binding_from_wire(message.binding)
+        question = LeaseQuestion(message.request_id, edge, binding, message.token_id, message.token_proof)
+        try:
+            attested_until_ms = self._verifier.verify(
+                message.attestation,
+                edge=edge,
+                node=binding.node,
+                public_key=message.recipient_public_key,
+                now_ms=self._clock.wall_ms(),
+            )
+        except AttestationRefused as error:
+            await self._record(question, error.code)
+            return self._refuse(question, LeaseRefusal(error.code, error.message, again=False, generation=0))
+        try:
+            verdict = await self._authority.authorise(question, self._clock.wall_ms())
+        except StoreBusy as error:
+            return self._refuse(question, LeaseRefusal(error.code, error.message, again=True, generation=0))
+        if isinstance(verdict, LeaseRefusal):
+            return self._refuse(question, verdict)
+        try:
+            return self._grant(question, verdict, message.recipient_public_key, attested_until_ms)
+        except (KeyMissing, CannotOpen):
+            await self._record(question, "secret_unreadable")
+            reason = "the slot's stored secret cannot be opened with this Control Plane's keyring"
+            return self._refuse(question, LeaseRefusal("secret_unreadable", reason, again=False, generation=0))
+
+    def _grant(
+        self, question: LeaseQuestion, grant: LeaseGrant, recipient: bytes, attested_until_ms: int
+    ) -> control_pb2.AcquireLeaseResponse:
+        binding = question.binding
+        statement = LeaseStatement(
+            lease_id=new_id(grant.read_ms),
+            deployment_id=self._scope.deployment_id,
+            trust_domain=self._scope.trust_domain,
+            edge=question.edge,
+            binding=binding,
+            token_id=question.token_id,
+            not_before_ms=grant.read_ms,
+            expires_ms=min(grant.read_ms + self._scope.ttl_ms, attested_until_ms),
+            recipient_public_key=recipient,
+        )
+        place = secret_place(
+            self._scope.deployment_id,
+            binding.principal,
+            binding.slot,
+            binding.profile,
+            binding.target,
+            binding.credential_revision,
+        )
+        with self._unseal(self._keyring, place, grant.secret) as secret:
+            lease = seal_lease(self._issuer, statement, secret)
+        self._log.info(
+            "control.lease.granted",
+            request_id=question.request_id,
+            lease_id=statement.lease_id,
+            edge=question.edge,
+            node=binding.node,
+            principal=binding.principal,
+            slot=binding.slot,
+            profile=PROFILES[binding.profile].name,
+            generation=binding.generation,
+            seconds=(statement.expires_ms - statement.not_before_ms) // 1000,
+        )
+        return control_pb2.AcquireLeaseResponse(lease=lease)
+
+    def _refuse(self, question: LeaseQuestion, refusal: LeaseRefusal) -> control_pb2.AcquireLeaseResponse:
+        self._log.info(
+            "control.lease.refused",
+            request_id=question.request_id,
+            edge=question.edge,
+            node=question.binding.node,
+            reason=refusal.reason,
+            again=refusal.again,
+        )
+        return control_pb2.AcquireLeaseResponse(
+            refusal=control_pb2.LeaseRefusal(
+                code=refusal.reason,
+                message=refusal.message,
+                retryable=refusal.again,
+                generation=refusal.generation,
+            )
+        )
+
+    async def _record(self, question: LeaseQuestion, outcome: str) -> None:
+        await self._audit.append(
+            f"edge:{question.edge}",
+            "lease.acquire",
+            question.binding.slot,
+            outcome,
+            {"request_id": question.request_id, "node": question.binding.node, "token": question.token_id},
+        )

@@ -1,0 +1,79 @@
+"""The parts of one Control Plane, wired on whatever store, keys and clock it is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from iop.control_plane.credential_api import CredentialApi
+from iop.control_plane.edges import Edges
+from iop.control_plane.generation import GenerationWatch
+from iop.control_plane.leases import LeaseDesk, LeaseScope
+from iop.control_plane.mutations import Mutations
+from iop.control_plane.projections import Publisher
+
+if TYPE_CHECKING:
+    from iop.control_plane.config import ControlPlaneConfig
+    from iop.crypto.attestation import AttestationVerifier
+    from iop.crypto.issuer import Issuer, PinnedIssuers
+    from iop.crypto.keyring import Keyring
+    from iop.interfaces import IClock, IStore
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """What a Control Plane holds that nobody else does, and whom it trusts."""
+
+    keyring: Keyring
+    issuer: Issuer
+    pinned: PinnedIssuers
+    verifier: AttestationVerifier
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """A running Control Plane without its listeners."""
+
+    store: IStore
+    edges: Edges
+    watch: GenerationWatch
+    api: CredentialApi
+
+
+def build_plane(config: ControlPlaneConfig, store: IStore, keys: Keys, clock: IClock) -> Plane:
+    """Build and wire; nothing is started."""
+    deployment, lease = config.deployment, config.lease
+    desk = LeaseDesk(
+        scope=LeaseScope(deployment.id, deployment.trust_domain, int(lease.ttl_seconds * 1000)),
+        authority=store.leases,
+        audit=store.audit,
+        verifier=keys.verifier,
+        keyring=keys.keyring,
+        issuer=keys.issuer,
+        clock=clock,
+    )
+    edges = Edges(
+        store=store,
+        publisher=Publisher(store.projections, keys.issuer, deployment.id),
+        desk=desk,
+        pinned=keys.pinned,
+        clock=clock,
+        deployment_id=deployment.id,
+        lease_ttl_seconds=int(lease.ttl_seconds),
+        acknowledge_seconds=lease.acknowledge_seconds,
+    )
+    mutations = Mutations(
+        store=store,
+        edges=edges,
+        clock=clock,
+        window_ms=lease.window_ms,
+        acknowledge_seconds=lease.acknowledge_seconds,
+    )
+    return Plane(
+        store=store,
+        edges=edges,
+        watch=GenerationWatch(store.projections, edges, clock),
+        api=CredentialApi(
+            store=store, mutations=mutations, keyring=keys.keyring, clock=clock, deployment_id=deployment.id
+        ),
+    )
