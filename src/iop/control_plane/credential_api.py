@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import unquote_to_bytes
 
 from klein import Klein
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
+from twisted.web.server import Request
 from werkzeug.exceptions import HTTPException
 
 from iop.control_plane.leases import secret_place
 from iop.control_plane.problems import MEDIA_TYPE, problem, problem_of
+from iop.core import selectors
 from iop.core.profiles import PROFILES, Profile, check_secret
-from iop.core.selectors import parse_selector
 from iop.crypto.at_rest import seal_secret
 from iop.crypto.tokens import parse_token, token_digest
-from iop.errors import ApiRefused, BadCredential, IopError, MalformedInput, MalformedToken
+from iop.errors import ApiRefused, BadCredential, MalformedInput, MalformedToken
 from iop.records import Committed, NewSlot, RouteRecord, SlotRecord, TokenKind
 from iop.secret import Secret
 from iop.units import SECRET_LIMIT, is_name, new_id, rfc3339
@@ -97,29 +98,29 @@ class CredentialApi:
     # -- around every call --------------------------------------------------------------------------------------------
 
     def _guarded(
-        self, call: Callable[[IRequest, Caller], Awaitable[tuple[int, dict[str, Any]]]]
+        self, call: Callable[[Request, Caller], Awaitable[tuple[int, dict[str, Any]]]]
     ) -> Callable[..., Deferred[bytes]]:
         """Authenticate, call, answer. Outlives its connection: what was begun is finished, so nothing is half told."""
 
-        async def run(request: IRequest) -> bytes:
+        async def run(request: Request) -> bytes:
             caller = await self._authenticate(request)
             status, document = await call(request, caller)
             request.setResponseCode(status)
-            request.setHeader(b"content-type", b"application/json")
-            request.setHeader(b"cache-control", b"no-store")
+            request.responseHeaders.setRawHeaders(b"content-type", [b"application/json"])
+            request.responseHeaders.setRawHeaders(b"cache-control", [b"no-store"])
             if "revision" in document:
-                request.setHeader(b"etag", f'"{document["revision"]}"'.encode())
+                request.responseHeaders.setRawHeaders(b"etag", [f'"{document["revision"]}"'.encode()])
             return json.dumps(document).encode()
 
         # klein names an endpoint after its function, and cancels what it was given when a client leaves
-        def endpoint(request: IRequest, **_: str) -> Deferred[bytes]:
+        def endpoint(request: Request, **_: str) -> Deferred[bytes]:
             return _shielded(run(request))
 
         endpoint.__name__ = call.__name__
         return endpoint
 
     def _failed(self, request: IRequest, failure: Failure) -> bytes:
-        error = failure.value
+        answer, error = cast(Request, request), failure.value
         if isinstance(error, HTTPException) and error.code in (404, 405):
             code = "no_such_call" if error.code == 404 else "method_not_allowed"
             status, document = error.code, problem(error.code, code, "there is no such call in this API")
@@ -127,16 +128,16 @@ class CredentialApi:
             status, document = problem_of(error)
             if status == 500:
                 self._log.failure("control.api.failed", failure)
-        request.setResponseCode(status)
-        request.setHeader(b"content-type", MEDIA_TYPE)
-        request.setHeader(b"cache-control", b"no-store")
+        answer.setResponseCode(status)
+        answer.responseHeaders.setRawHeaders(b"content-type", [MEDIA_TYPE])
+        answer.responseHeaders.setRawHeaders(b"cache-control", [b"no-store"])
         if status == 401:
-            request.setHeader(b"www-authenticate", b'Bearer realm="iop"')
+            answer.responseHeaders.setRawHeaders(b"www-authenticate", [b'Bearer realm="iop"'])
         if status == 503:
-            request.setHeader(b"retry-after", b"1")
+            answer.responseHeaders.setRawHeaders(b"retry-after", [b"1"])
         return document
 
-    async def _authenticate(self, request: IRequest) -> Caller:
+    async def _authenticate(self, request: Request) -> Caller:
         """The caller behind the one ``Authorization: Bearer`` header (K10, P20)."""
         values = request.requestHeaders.getRawHeaders(b"authorization", [])
         scheme, _, text = values[0].partition(b" ") if len(values) == 1 else (b"", b"", b"")
@@ -163,7 +164,7 @@ class CredentialApi:
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    async def _whoami(self, request: IRequest, caller: Caller) -> tuple[int, dict[str, Any]]:
+    async def _whoami(self, request: Request, caller: Caller) -> tuple[int, dict[str, Any]]:
         _arguments(request)
         return 200, {
             "principal": caller.principal,
@@ -171,11 +172,11 @@ class CredentialApi:
             "generation": await self._store.projections.generation(),
         }
 
-    async def _list_slots(self, request: IRequest, caller: Caller) -> tuple[int, dict[str, Any]]:
+    async def _list_slots(self, request: Request, caller: Caller) -> tuple[int, dict[str, Any]]:
         _arguments(request)
         return 200, {"slots": [_slot(slot) for slot in await self._store.slots.all(caller.principal)]}
 
-    async def _create_slot(self, request: IRequest, caller: Caller) -> tuple[int, dict[str, Any]]:
+    async def _create_slot(self, request: Request, caller: Caller) -> tuple[int, dict[str, Any]]:
         name, profile_name, target = _arguments(request, "name", "profile", "target")
         _no_idempotency_key(request)
         profile = PROFILES.get(profile_name)
@@ -194,11 +195,11 @@ class CredentialApi:
         )
         return 201, _slot(committed.value) | await self._settled(committed)
 
-    async def _list_routes(self, request: IRequest, caller: Caller) -> tuple[int, dict[str, Any]]:
+    async def _list_routes(self, request: Request, caller: Caller) -> tuple[int, dict[str, Any]]:
         _arguments(request)
         return 200, {"routes": [_route(route) for route in await self._store.routes.all(caller.principal)]}
 
-    async def _put_route(self, request: IRequest, caller: Caller) -> tuple[int, dict[str, Any]]:
+    async def _put_route(self, request: Request, caller: Caller) -> tuple[int, dict[str, Any]]:
         _arguments(request)
         _no_idempotency_key(request)
         model = _model(request)
@@ -238,7 +239,7 @@ def _unknown_token() -> ApiRefused:
     return ApiRefused(401, "token_refused", "this token opens nothing here", hint="check that it was copied whole")
 
 
-def _arguments(request: IRequest, *names: str) -> list[str]:
+def _arguments(request: Request, *names: str) -> list[str]:
     """The values of exactly these query arguments, each given once, in this order."""
     given: dict[bytes, list[bytes]] = request.args or {}
     if set(given) != {name.encode() for name in names} or any(len(values) != 1 for values in given.values()):
@@ -250,7 +251,7 @@ def _arguments(request: IRequest, *names: str) -> list[str]:
         raise ApiRefused(400, "bad_arguments", "query arguments must be UTF-8") from None
 
 
-def _no_idempotency_key(request: IRequest) -> None:
+def _no_idempotency_key(request: Request) -> None:
     # Taking no notice of it would do twice what a caller believes is done once.
     if request.requestHeaders.hasHeader(b"idempotency-key"):
         raise ApiRefused(400, "no_idempotency_key", "Idempotency-Key is not understood here; send the call without it")
@@ -260,12 +261,12 @@ def _is_text(value: str, limit: int) -> bool:
     return 0 < len(value) <= limit and value.isprintable()
 
 
-def _media_type(request: IRequest) -> bytes:
+def _media_type(request: Request) -> bytes:
     values = request.requestHeaders.getRawHeaders(b"content-type", [])
     return values[0].strip().lower() if len(values) == 1 else b""
 
 
-def _secret(request: IRequest, profile: Profile) -> Secret:
+def _secret(request: Request, profile: Profile) -> Secret:
     """The body as a secret that this profile can send; what the server buffered of it is zeroed (K11, K24)."""
     if _media_type(request) != b"application/octet-stream":
         raise ApiRefused(415, "octet_stream_only", "a secret is sent as application/octet-stream and nothing else")
@@ -281,7 +282,7 @@ def _secret(request: IRequest, profile: Profile) -> Secret:
     return secret
 
 
-def _model(request: IRequest) -> str:
+def _model(request: Request) -> str:
     """The model from the path as it was sent: one segment, percent-encoded once."""
     raw = request.uri.partition(b"?")[0].removeprefix(_ROUTES_PATH)
     try:
@@ -295,7 +296,7 @@ def _model(request: IRequest) -> str:
     return model
 
 
-def _expectation(request: IRequest) -> int | None:
+def _expectation(request: Request) -> int | None:
     """What the caller expects to change: a revision, or None for ``If-None-Match: *`` (K13)."""
     match = request.requestHeaders.getRawHeaders(b"if-match", [])
     none_match = request.requestHeaders.getRawHeaders(b"if-none-match", [])
@@ -314,7 +315,7 @@ def _expectation(request: IRequest) -> int | None:
     return int(revision[1])
 
 
-def _route_body(request: IRequest) -> tuple[str, str, str]:
+def _route_body(request: Request) -> tuple[str, str, str]:
     """Slot, upstream model and selector from a JSON object of exactly these three."""
     if _media_type(request).partition(b";")[0].strip() != b"application/json":
         raise ApiRefused(415, "json_only", "a route is sent as application/json")
@@ -331,8 +332,8 @@ def _route_body(request: IRequest) -> tuple[str, str, str]:
     if not _is_text(slot, NAME_LIMIT) or not _is_text(upstream_model, MODEL_LIMIT) or len(selector) > SELECTOR_LIMIT:
         raise ApiRefused(400, "bad_route", "slot, upstream_model or selector is empty, too long or not printable")
     try:
-        parse_selector(selector)
-    except IopError as error:
+        selectors.parse(selector)
+    except MalformedInput as error:
         raise ApiRefused(400, "bad_selector", error.message, hint=error.hint) from None
     return slot, upstream_model, selector
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from google.protobuf.message import Message
+    from twisted.python.failure import Failure
 
     from iop.control_plane.leases import LeaseDesk
     from iop.control_plane.projections import Publication, Publisher
@@ -307,14 +308,19 @@ class EdgeLink:
 
     def _watch(self, work: Coroutine[Deferred[Any], Any, None]) -> None:
         """Run ``work``; whatever ends it early ends the connection, so no Edge is left behind unnoticed."""
-        Deferred.fromCoroutine(work).addErrback(
-            lambda failure: self.close(
-                failure.value if failure.check(IopError) else PeerDisconnected("the session failed on this side")
-            )
-        )
+        Deferred.fromCoroutine(work).addErrback(self._failed)
+
+    def _failed(self, failure: Failure) -> None:
+        if isinstance(failure.value, IopError):
+            self.close(failure.value)
+        else:
+            self._log.failure("control.edge.failed", failure, edge=self._edge)
+            self.close(PeerDisconnected("the session failed on this side"))
 
     def _end_session(self) -> None:
         session, self._session = self._session, ""
         ended = self._edges.store.edge_sessions.end(session, self._edges.clock.wall_ms())
-        ended.addErrback(lambda failure: self._log.failure("control.edge.session_row_left_open", failure))
-        ended.addCallback(lambda _: self._edges.changed())
+        ended.addCallbacks(
+            lambda _: self._edges.changed(),
+            lambda failure: self._log.failure("control.edge.session_row_left_open", failure),
+        )

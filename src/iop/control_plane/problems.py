@@ -49,7 +49,7 @@ def problem(status: int, code: str, detail: str, hint: str = "") -> bytes:
     return json.dumps(document).encode()
 
 
-def problem_of(error: BaseException) -> tuple[int, bytes]:
+def problem_of(error: BaseException | None) -> tuple[int, bytes]:
     """Status and document for whatever a call ended with."""
     if isinstance(error, ApiRefused):
         return error.status, problem(error.status, error.reason, error.message, error.hint)
