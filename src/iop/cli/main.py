@@ -1,0 +1,100 @@
+"""``iop``: the one command people type. Its sub-commands are loaded when they are used.
+
+Each lives in ``iop/cli/NAME.py`` as a click command or group called ``NAME``. Whatever goes wrong is an
+:class:`~iop.errors.IopError`, told here and nowhere else: as ``Error:`` and ``Hint:`` on stderr, or, with ``--json``,
+as ``{"error": {"code", "message", "hint"}}`` on stdout. The exit code is then 1; 2 for a command line that does not
+parse.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from typing import cast
+
+import click
+
+from iop.errors import ApiRefused, IopError
+
+#: Sub-commands in the order of a first day; the sentence is here so that help has nothing to import.
+COMMANDS = {
+    "quickstart": "Run a whole deployment on this machine and send one request through it.",
+    "pki": "Make a certificate authority, issue role certificates, show when they end.",
+    "keyring": "Make the keyring that stored secrets are encrypted under.",
+    "issuer": "Make the key that signs leases, and the public set that Nodes pin.",
+    "store": "Make the database, bring it up to date, look at it.",
+    "principal": "Make and list principals, on the Control Plane's own machine.",
+    "slot": "Store provider secrets, over the credential HTTPS API.",
+    "route": "Say which slot serves which model, over the credential HTTPS API.",
+    "node": "Deny and allow Nodes, on the Control Plane's own machine.",
+    "edge": "Deny and allow Edges, on the Control Plane's own machine.",
+    "config": "Check a role's configuration without starting it.",
+    "version": "Print versions.",
+}
+
+
+class _Commands(click.Group):
+    """A group that imports ``iop.cli.NAME`` when the sub-command is asked for, not before."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        return cast(click.Command, getattr(importlib.import_module(f"iop.cli.{cmd_name}"), cmd_name))
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Roles run under twistd: twistd -n iop-control-plane|iop-edge|iop-node --config FILE",
+)
+def iop() -> None:
+    """A model gateway that never holds the key.
+
+    \b
+    Begin with a whole deployment on this machine:
+      iop quickstart --once
+    """
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carry out a command line and answer the exit code; everything that goes wrong is told."""
+    as_json = "--json" in arguments
+    try:
+        iop.main(list(arguments), prog_name="iop", standalone_mode=False)
+    except IopError as error:
+        code = error.reason if isinstance(error, ApiRefused) else error.code
+        return _tell(as_json, code, error.message, error.hint, exit_code=1)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.Abort:
+        return _tell(as_json, "interrupted", "interrupted", "", exit_code=130)
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "iop"
+        return _tell(as_json, "usage", error.format_message(), f"see: {path} --help", exit_code=2)
+    except click.ClickException as error:
+        return _tell(as_json, "usage", error.format_message(), "", exit_code=error.exit_code)
+    return 0
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def _tell(as_json: bool, code: str, message: str, hint: str, *, exit_code: int) -> int:
+    if as_json:
+        click.echo(json.dumps({"error": {"code": code, "message": message, "hint": hint}}))
+    else:
+        click.echo(f"Error: {message}", err=True)
+        if hint:
+            click.echo(f"Hint: {hint}", err=True)
+    return exit_code
