@@ -11,6 +11,7 @@ from rich.table import Table
 
 from iop.crypto.issuer import Issuer, PinnedIssuers, write_public_set
 from iop.crypto.key_files import refuse_existing
+from iop.errors import IopError
 
 _PUBLIC = click.option(
     "--public", required=True, type=click.Path(path_type=Path), help="File with the public set that Nodes pin."
@@ -33,10 +34,19 @@ def init(key: Path, public: Path, as_json: bool) -> None:
     """Make an issuer key, and the set of just its public half.
 
     Mount the private key at the Control Planes and the public set at every Node.
+
+    \b
+    Example:
+      iop issuer init --key issuer.key --public issuers.json
     """
-    refuse_existing(public, "Nodes that pin what is in it would refuse every lease without it")
     made = Issuer.create(key)
-    write_public_set(public, [made.public_key])
+    try:
+        refuse_existing(public, "Nodes that pin what is in it would refuse every lease without it")
+        write_public_set(public, [made.public_key])
+    except IopError:
+        # it has signed nothing yet, and would be in the way of the next try
+        key.unlink()
+        raise
     if as_json:
         paths = {"key": str(key.absolute()), "public": str(public.absolute())}
         click.echo(json.dumps({**paths, "key_id": made.key_id.hex()}))
@@ -49,7 +59,12 @@ def init(key: Path, public: Path, as_json: bool) -> None:
 @_PUBLIC
 @_JSON
 def list_issuers(public: Path, as_json: bool) -> None:
-    """Show the issuers in a public set."""
+    """Show the issuers in a public set.
+
+    \b
+    Example:
+      iop issuer list --public issuers.json
+    """
     pinned = PinnedIssuers.load(public)
     if as_json:
         entries = [{"key_id": key_id.hex(), "public_key": key.hex()} for key_id, key in pinned]

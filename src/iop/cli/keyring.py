@@ -25,6 +25,10 @@ def init(out: Path, as_json: bool) -> None:
 
     Mount the file at every Control Plane of the deployment and keep a copy apart from the database: whoever has both
     reads every secret, and without it no stored secret can ever be read again.
+
+    \b
+    Example:
+      iop keyring init --out keyring.json
     """
     made = Keyring.create(out)
     if as_json:

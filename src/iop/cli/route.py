@@ -30,14 +30,7 @@ def route() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_server
 def set_route(
-    url: str,
-    ca: Path,
-    token_file: Path,
-    model: str,
-    slot_id: str,
-    upstream_model: str | None,
-    selector: str,
-    as_json: bool,
+    server: Server, model: str, slot_id: str, upstream_model: str | None, selector: str, as_json: bool
 ) -> None:
     """Route MODEL through a slot, whether it has a route already or not. Answers once every connected Edge knows.
 
