@@ -395,6 +395,24 @@ class UpstreamFailed(IopError):
         self.started = started
 
 
+class UpstreamTls(UpstreamFailed):
+    """The TLS handshake with the provider failed, or it is not who it should be; nothing was sent to it."""
+
+    code = "upstream_tls"
+
+
+class UpstreamTimedOut(UpstreamFailed):
+    """The provider took longer than allowed to be reached, to answer, or to go on answering."""
+
+    code = "upstream_timeout"
+
+
+class UpstreamBroke(UpstreamFailed):
+    """The provider's connection ended inside the exchange, or what came over it is not HTTP/1.1 within the limits."""
+
+    code = "upstream_broke"
+
+
 class BadHttp(IopError):
     """A peer's HTTP that is malformed, ambiguous, too large or too slow.
 
