@@ -44,6 +44,22 @@ CREDENTIALS: Final = frozenset(
     }
 )
 
+#: The only request headers a Node sends upstream. Anything else could change what a method and path mean to a provider
+#: (``x-http-method-override``, ``x-original-url``), which a lease's closed list of calls is there to rule out (P17).
+REQUEST_HEADERS: Final = frozenset(
+    {
+        "accept",
+        "anthropic-beta",
+        "anthropic-version",
+        "content-type",
+        "idempotency-key",
+        "openai-beta",
+        "openai-organization",
+        "openai-project",
+        "user-agent",
+    }
+)
+
 
 def header_fault(fields: Iterable[tuple[str, str]]) -> str | None:
     """What keeps these fields from travelling, or None; the answer never quotes a value."""

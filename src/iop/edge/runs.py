@@ -97,7 +97,7 @@ class Run:
             self._peer.notify(runtime_pb2.RunCredit(run=self._number, bytes=credit))
 
     def cancel(self) -> None:
-        """Want no more of this run (R5). The receiver's ``failed`` tells when the Node confirmed; late calls do nothing."""
+        """Want no more of this run (R5); the receiver's ``failed`` tells when the Node confirmed. Late calls: no-op."""
         if self._machine.cancel() is Verdict.PASS:
             self._peer.notify(runtime_pb2.RunCancel(run=self._number))
 

@@ -1,0 +1,98 @@
+"""``node.toml``: what a Node is told. Where providers are called stands here and nowhere else (N2, P17)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, model_validator
+
+from iop.core.profiles import PROFILES, Profile
+from iop.process.config import ClientEndpoint, ConfigPath, Name, RoleConfig, ServerName, Strict, TlsTable
+from iop.process.config import load as load_strict
+from iop.units import SKEW_SECONDS
+
+
+def _profile(name: str) -> str:
+    if name not in PROFILES:
+        raise ValueError(f"must be one of {', '.join(sorted(PROFILES))}")
+    return name
+
+
+class NodeTable(Strict):
+    """``[node]``: the name in this process's certificate."""
+
+    name: Name
+
+
+class EdgeTable(Strict):
+    """``[edge]``: where to dial, whose certificate is accepted there, and the server name in it."""
+
+    endpoint: ClientEndpoint
+    name: Name
+    server_name: ServerName
+
+
+class IssuersTable(Strict):
+    """``[issuers]``: the mounted file with the public lease issuer keys that this Node believes (L7)."""
+
+    pinned: ConfigPath
+
+
+class TargetTable(Strict):
+    """``[targets.NAME]``: one place this Node may call.
+
+    ``header`` and ``scheme`` say where the credential goes, for profile ``openai-compatible`` alone.
+    """
+
+    base_url: str
+    profiles: Annotated[tuple[Annotated[str, AfterValidator(_profile)], ...], Field(min_length=1, max_length=8)]
+    #: PEM file with the only authorities trusted for this target; the system's without it.
+    trust: ConfigPath | None = None
+    header: str | None = None
+    scheme: str | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TargetTable:
+        self.allowed()
+        return self
+
+    def allowed(self) -> dict[str, Profile]:
+        """The profiles allowed here, by name, with this target's header and scheme."""
+        return {name: self._placed(PROFILES[name]) for name in self.profiles}
+
+    def _placed(self, profile: Profile) -> Profile:
+        if self.header is None and self.scheme is None:
+            return profile
+        return profile.placed(
+            profile.header if self.header is None else self.header,
+            profile.scheme if self.scheme is None else self.scheme,
+        )
+
+
+class LimitsTable(Strict):
+    """``[limits]``: defaults and hard caps of ``docs/limits.md``."""
+
+    skew_seconds: Annotated[float, Field(ge=0, le=30)] = SKEW_SECONDS
+    connect_seconds: Annotated[float, Field(ge=0.1, le=60)] = 10.0
+    first_byte_seconds: Annotated[float, Field(ge=0.1, le=3600)] = 600.0
+    idle_seconds: Annotated[float, Field(ge=0.1, le=3600)] = 120.0
+
+
+class NodeConfig(RoleConfig):
+    """The whole file."""
+
+    node: NodeTable
+    tls: TlsTable
+    edge: EdgeTable
+    issuers: IssuersTable
+    targets: Annotated[dict[Name, TargetTable], Field(min_length=1, max_length=64)]
+    limits: LimitsTable = LimitsTable()
+
+
+def load(path: Path) -> NodeConfig:
+    """Read ``node.toml``.
+
+    :raises BadConfig: as :func:`iop.process.config.load`.
+    """
+    return load_strict(path, NodeConfig)
