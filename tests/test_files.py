@@ -27,7 +27,8 @@ class FilesCase(SynchronousTestCase):
         return self.path
 
     def refused(self, path: Path, limit: int = 100) -> FileRefused:
-        return self.assertRaises(FileRefused, read_private, path, limit)
+        error: FileRefused = self.assertRaises(FileRefused, read_private, path, limit)
+        return error
 
 
 class ReadPrivateTests(FilesCase):

@@ -283,14 +283,20 @@ def _service(server_name: str) -> DNS_ID | IPAddress_ID:
     try:
         ip_address(server_name)
     except ValueError:
-        try:
-            return DNS_ID(server_name)
-        except ValueError as error:
-            raise BadConfig(
-                f"{server_name!r} is neither a DNS name nor an IP address",
-                hint="write the name as it stands in the server's certificate, in ASCII (xn--…)",
-            ) from error
+        return _dns(server_name)
     return IPAddress_ID(server_name)
+
+
+def _dns(server_name: str) -> DNS_ID:
+    try:
+        # DNS_ID would encode other characters; what is configured is to be what stands in the certificate
+        server_name.encode("ascii")
+        return DNS_ID(server_name)
+    except ValueError as error:
+        raise BadConfig(
+            f"{server_name!r} is neither a DNS name nor an IP address",
+            hint="write the name as it stands in the server's certificate, in ASCII (xn--…)",
+        ) from error
 
 
 def _indication(service: DNS_ID | IPAddress_ID) -> bytes | None:
