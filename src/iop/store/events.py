@@ -1,0 +1,61 @@
+"""What the audit says about each thing a store does: ids and outcomes, never a secret, token, digest or proof (P26)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from iop.records import LeaseQuestion, LeaseRefusal, NewToken, PrincipalRecord, RouteRecord, SlotRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An audit row before the store gives it a sequence and a time."""
+
+    actor: str
+    action: str
+    subject: str
+    outcome: str
+    details: Mapping[str, str | int]
+
+
+def principal_created(made: PrincipalRecord, tokens: Sequence[NewToken], actor: str) -> Event:
+    """A principal and the tokens born with it; their ids stand under their kinds, numbered."""
+    born = {f"{token.kind.value}_token_{number}": token.token_id for number, token in enumerate(tokens, 1)}
+    return Event(actor, "principal.create", made.principal, "done", born)
+
+
+def slot_created(made: SlotRecord, actor: str) -> Event:
+    """A slot with its first secret."""
+    where: dict[str, str | int] = {"principal": made.principal, "profile": made.profile, "target": made.target}
+    return Event(actor, "slot.create", made.slot, "done", where)
+
+
+def route_put(made: RouteRecord, actor: str) -> Event:
+    """A route, made or changed; its model's name is the principal's and stays out."""
+    details: dict[str, str | int] = {"principal": made.principal, "slot": made.slot, "revision": made.revision}
+    return Event(actor, "route.put", made.route, "done", details)
+
+
+def denied(kind: str, name: str, actor: str) -> Event:
+    """A Node's or Edge's name, denied."""
+    return Event(actor, f"{kind}.deny", name, "done", {})
+
+
+def allowed(kind: str, name: str, actor: str) -> Event:
+    """A denial, lifted."""
+    return Event(actor, f"{kind}.allow", name, "done", {})
+
+
+def lease_decided(question: LeaseQuestion, refusal: LeaseRefusal | None) -> Event:
+    """What an Edge asked and whether it was granted; all but the Edge's name is as it claimed."""
+    details: dict[str, str | int] = {
+        "request": question.request_id,
+        "token": question.token_id,
+        **asdict(question.binding),
+    }
+    outcome = "granted" if refusal is None else refusal.reason
+    return Event(f"edge:{question.edge}", "lease.issue", question.binding.slot, outcome, details)

@@ -1,0 +1,42 @@
+"""What a store takes as a name or a text, whoever asks; a caller's own checks come before and say more."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from iop.errors import MalformedInput
+from iop.units import is_name
+
+#: Characters of a model name, here and upstream, and of a selector.
+MODEL_LIMIT: Final = 256
+SELECTOR_LIMIT: Final = 1024
+#: Kinds of names that can be denied (P13).
+DENIED_KINDS: Final = ("node", "edge")
+
+
+def check_name(what: str, value: str) -> None:
+    """:raises MalformedInput: if ``value`` is not a name as in :func:`iop.units.is_name`."""
+    if not is_name(value):
+        raise MalformedInput(
+            f"the {what} is not a name",
+            hint="use 1 to 63 of a-z 0-9 . _ -, beginning and ending with a letter or digit",
+        )
+
+
+def check_model(value: str) -> None:
+    """:raises MalformedInput: unless ``value`` is 1 to 256 printable characters."""
+    if not value or len(value) > MODEL_LIMIT or not value.isprintable():
+        raise MalformedInput("the model name is not 1 to 256 printable characters")
+
+
+def check_selector(value: str) -> None:
+    """:raises MalformedInput: unless ``value`` is at most 1,024 printable characters."""
+    if len(value) > SELECTOR_LIMIT or not value.isprintable():
+        raise MalformedInput("the selector is not at most 1,024 printable characters")
+
+
+def check_denial(kind: str, name: str) -> None:
+    """:raises MalformedInput: unless ``kind`` can be denied and ``name`` is a name."""
+    if kind not in DENIED_KINDS:
+        raise MalformedInput("only a node or an edge can be denied")
+    check_name(kind, name)

@@ -1,0 +1,69 @@
+"""What every job on the database is made of: reading to the end, and changing with generation and audit row."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from iop.records import Committed
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable
+
+    from twisted.internet.defer import Deferred
+
+    from iop.store.events import Event
+    from iop.store.sqlite.thread import SqliteThread
+
+T = TypeVar("T")
+
+
+def rows(connection: sqlite3.Connection, statement: str, *values: object) -> list[Any]:
+    """Every row of ``statement``; its cursor is at its end, so it pins no snapshot."""
+    return connection.execute(statement, values).fetchall()
+
+
+def current_generation(connection: sqlite3.Connection) -> int:
+    """The generation as this transaction sees it."""
+    [(generation,)] = rows(connection, "SELECT value FROM generation")
+    return int(generation)
+
+
+def write_event(connection: sqlite3.Connection, at_ms: int, event: Event) -> None:
+    """Append the audit row of ``event``."""
+    connection.execute(
+        "INSERT INTO audit (at_ms, actor, action, subject, outcome, details) VALUES (?, ?, ?, ?, ?, ?)",
+        (at_ms, event.actor, event.action, event.subject, event.outcome, json.dumps(dict(event.details))),
+    )
+
+
+class Writer:
+    """The one way to change the database.
+
+    :param thread: whose transactions begin immediately.
+    :param wall_ms: the present in Unix milliseconds; called on the thread, under the write lock.
+    """
+
+    def __init__(self, thread: SqliteThread, wall_ms: Callable[[], int]) -> None:
+        self._thread = thread
+        self._wall_ms = wall_ms
+
+    def mutate(self, change: Callable[[sqlite3.Connection, int], tuple[T, Event]]) -> Deferred[Committed[T]]:
+        """Apply ``change(connection, now_ms)``, raise the generation by one and write the audit row, all or nothing.
+
+        The time is taken under the write lock: every lease that an older generation allowed was read before it.
+        """
+
+        def job(connection: sqlite3.Connection) -> Committed[T]:
+            now_ms = self._wall_ms()
+            value, event = change(connection, now_ms)
+            [(generation,)] = rows(connection, "UPDATE generation SET value = value + 1 RETURNING value")
+            write_event(connection, now_ms, event)
+            return Committed(value, generation, now_ms)
+
+        return self._thread.run(job)
+
+    def record(self, change: Callable[[sqlite3.Connection, int], T]) -> Deferred[T]:
+        """Apply ``change(connection, now_ms)``, which alters nothing that Edges know of."""
+        return self._thread.run(lambda connection: change(connection, self._wall_ms()))

@@ -1,0 +1,105 @@
+"""Principals and their tokens, as rows."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from zope.interface import implementer
+
+from iop.errors import AlreadyExists
+from iop.interfaces import IPrincipals, ITokens
+from iop.records import PrincipalRecord, TokenKind, TokenRecord
+from iop.store.events import Event, principal_created
+from iop.store.shapes import check_name
+from iop.store.sqlite.mutation import Writer, rows
+from iop.units import new_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from twisted.internet.defer import Deferred
+
+    from iop.records import Committed, NewToken
+    from iop.store.sqlite.thread import SqliteThread
+
+
+@contextmanager
+def taken(message: str) -> Iterator[None]:
+    """Tell a broken uniqueness as :class:`~iop.errors.AlreadyExists` with ``message``."""
+    try:
+        yield
+    except sqlite3.IntegrityError as error:
+        if error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY):
+            raise AlreadyExists(message) from None
+        raise
+
+
+@implementer(IPrincipals)
+class SqlitePrincipals:
+    """See :class:`~iop.interfaces.IPrincipals`."""
+
+    def __init__(self, writer: Writer, reader: SqliteThread) -> None:
+        self._writer = writer
+        self._reader = reader
+
+    def create(self, name: str, tokens: Sequence[NewToken], actor: str) -> Deferred[Committed[PrincipalRecord]]:
+        def change(connection: sqlite3.Connection, now_ms: int) -> tuple[PrincipalRecord, Event]:
+            check_name("principal's name", name)
+            made = PrincipalRecord(new_id(now_ms), name, now_ms)
+            with taken(f"a principal named {name} exists already"):
+                connection.execute(
+                    "INSERT INTO principals (principal, name, created_ms) VALUES (?, ?, ?)",
+                    (made.principal, name, now_ms),
+                )
+            with taken("a token of that id or value exists already"):
+                connection.executemany(
+                    """
+                    INSERT INTO tokens (token, principal, kind, digest, proof, expires_ms, created_ms)
+                    VALUES (?, ?, ?, ?, ?, ?, ?)
+                    """,
+                    [
+                        (
+                            each.token_id,
+                            made.principal,
+                            each.kind.value,
+                            each.digest,
+                            each.proof,
+                            each.expires_ms,
+                            now_ms,
+                        )
+                        for each in tokens
+                    ],
+                )
+            return made, principal_created(made, tokens, actor)
+
+        return self._writer.mutate(change)
+
+    def all(self) -> Deferred[list[PrincipalRecord]]:
+        def job(connection: sqlite3.Connection) -> list[PrincipalRecord]:
+            found = rows(connection, "SELECT principal, name, created_ms FROM principals ORDER BY name")
+            return [PrincipalRecord(*row) for row in found]
+
+        return self._reader.run(job)
+
+
+@implementer(ITokens)
+class SqliteTokens:
+    """See :class:`~iop.interfaces.ITokens`."""
+
+    def __init__(self, reader: SqliteThread) -> None:
+        self._reader = reader
+
+    def by_digest(self, digest: bytes) -> Deferred[TokenRecord | None]:
+        def job(connection: sqlite3.Connection) -> TokenRecord | None:
+            found = rows(
+                connection,
+                "SELECT token, principal, kind, expires_ms, created_ms FROM tokens WHERE digest = ?",
+                digest,
+            )
+            for token, principal, kind, expires_ms, created_ms in found:
+                return TokenRecord(token, principal, TokenKind(kind), expires_ms, created_ms)
+            return None
+
+        return self._reader.run(job)

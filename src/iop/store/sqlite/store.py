@@ -1,0 +1,104 @@
+"""The whole store, opened."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThreadPool
+from zope.interface import implementer
+
+from iop.interfaces import IStore
+from iop.store import schema
+from iop.store.sqlite.audit import SqliteAudit
+from iop.store.sqlite.edges import SqliteDenials, SqliteEdgeSessions
+from iop.store.sqlite.mutation import Writer
+from iop.store.sqlite.principals import SqlitePrincipals, SqliteTokens
+from iop.store.sqlite.projections import SqliteLeaseAuthority, SqliteProjections
+from iop.store.sqlite.slots import SqliteRoutes, SqliteSlots
+from iop.store.sqlite.thread import SqliteThread
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from twisted.internet.interfaces import IReactorThreads
+
+
+def system_wall_ms() -> int:
+    """The system's wall clock in Unix milliseconds, for processes too short to outlive a step of it."""
+    return time.time_ns() // 1_000_000
+
+
+def open_sqlite(
+    path: Path, deployment_id: str, reactor: IReactorThreads, wall_ms: Callable[[], int] = system_wall_ms
+) -> Deferred[SqliteStore]:
+    """Open the database that :func:`iop.store.schema.migrate` made.
+
+    :param path: of the database file.
+    :param deployment_id: whose it must be.
+    :param reactor: where results are told.
+    :param wall_ms: the present in Unix milliseconds, called on the writer's thread; a role passes its clock's.
+
+    Fails with :class:`~iop.errors.StoreUnavailable` if there is no database or its schema is not current, and with
+    :class:`~iop.errors.DeploymentMismatch` if it is another deployment's.
+    """
+    return Deferred.fromCoroutine(_open(path, deployment_id, reactor, wall_ms))
+
+
+async def _open(path: Path, deployment_id: str, reactor: IReactorThreads, wall_ms: Callable[[], int]) -> SqliteStore:
+    writing, reading = await deferToThreadPool(reactor, reactor.getThreadPool(), _connect_both, path, deployment_id)
+    return SqliteStore(
+        SqliteThread(writing, "BEGIN IMMEDIATE", reactor, "iop-store-writer"),
+        SqliteThread(reading, "BEGIN", reactor, "iop-store-reader"),
+        wall_ms,
+    )
+
+
+def _connect_both(path: Path, deployment_id: str) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+    with ExitStack() as opened:
+        writing = schema.connect(path)
+        opened.callback(writing.close)
+        schema.require(writing, path, deployment_id)
+        reading = schema.connect(path)
+        opened.callback(reading.close)
+        reading.execute("PRAGMA query_only = ON")
+        opened.pop_all()
+        return writing, reading
+
+
+@implementer(IStore)
+class SqliteStore:
+    """See :class:`~iop.interfaces.IStore`; made by :func:`open_sqlite`.
+
+    :param writer: the thread that changes the database.
+    :param reader: the thread that lists and takes snapshots.
+    :param wall_ms: the present in Unix milliseconds.
+    """
+
+    def __init__(self, writer: SqliteThread, reader: SqliteThread, wall_ms: Callable[[], int]) -> None:
+        self._writer = writer
+        self._reader = reader
+        changes = Writer(writer, wall_ms)
+        self.principals = SqlitePrincipals(changes, reader)
+        self.tokens = SqliteTokens(reader)
+        self.slots = SqliteSlots(changes, reader)
+        self.routes = SqliteRoutes(changes, reader)
+        self.projections = SqliteProjections(reader)
+        self.leases = SqliteLeaseAuthority(changes)
+        self.edge_sessions = SqliteEdgeSessions(changes, reader)
+        self.denials = SqliteDenials(changes, reader)
+        self.audit = SqliteAudit(changes, reader)
+
+    def deployment_id(self) -> Deferred[str]:
+        return self._reader.run(schema.deployment)
+
+    def close(self) -> Deferred[None]:
+        return Deferred.fromCoroutine(self._close())
+
+    async def _close(self) -> None:
+        await self._writer.close()
+        await self._reader.close()
