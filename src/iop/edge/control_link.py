@@ -1,0 +1,189 @@
+"""The Edge's side of its Control Plane: enrolment, projections, leases (rules E2-E7, L1, L4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from iop.errors import (
+    ControlPlaneUnavailable,
+    DeploymentMismatch,
+    Draining,
+    HelloRefused,
+    IopError,
+    LeaseRefused,
+    MalformedFrame,
+    PeerDisconnected,
+    RequestTimedOut,
+    TooManyInFlight,
+    UnexpectedMessage,
+)
+from iop.interfaces import IPeerApplication
+from iop.units import HANDSHAKE_SECONDS, LEASE_CALL_SECONDS, PROTOCOL_VERSION
+from iop.wire import control_pb2, runtime_pb2
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from iop.core.projection import Projection
+    from iop.edge.projections import Projections
+    from iop.interfaces import IClock, IPeer
+
+_log = Logger()
+_NOT_THERE = "the service cannot authorise requests at the moment"
+_AGAIN = "try again in a moment"
+
+
+class ControlLink:
+    """The one Control Plane of this Edge, whichever connection leads to it.
+
+    :param deployment: the deployment id that the Control Plane must name.
+    :param staleness_seconds: how long after the last ready connection the projection may still be used (P9).
+    :param lease_call_seconds: deadline of one lease request.
+    """
+
+    def __init__(
+        self,
+        projections: Projections,
+        clock: IClock,
+        deployment: str,
+        staleness_seconds: float,
+        lease_call_seconds: float = LEASE_CALL_SECONDS,
+    ) -> None:
+        self.projections = projections
+        self.deployment = deployment
+        self._clock = clock
+        self._staleness_seconds = staleness_seconds
+        self._lease_call_seconds = lease_call_seconds
+        self._peer: IPeer | None = None
+        #: Boot time at which the last ready connection ended.
+        self._lost_at = 0.0
+
+    def application(self) -> ControlConnection:
+        """What serves one new connection."""
+        return ControlConnection(self)
+
+    @property
+    def ready(self) -> bool:
+        """Whether leases can be asked for."""
+        return self._peer is not None
+
+    def projection(self) -> Projection:
+        """The projection in force, as long as it may be used: connected, or not for too long without (P9).
+
+        :raises ControlPlaneUnavailable: if there is none, or it is stale.
+        """
+        projection = self.projections.current
+        stale = self._peer is None and self._clock.boot() - self._lost_at > self._staleness_seconds
+        if projection is None or stale:
+            raise ControlPlaneUnavailable(_NOT_THERE, hint=_AGAIN)
+        return projection
+
+    async def acquire(self, request: control_pb2.AcquireLeaseRequest) -> runtime_pb2.SealedLease:
+        """Ask for a lease on the ready connection.
+
+        :raises LeaseRefused: with the Control Plane's code.
+        :raises ControlPlaneUnavailable: if there is no ready connection, or no answer in time.
+        """
+        peer = self._peer
+        if peer is None:
+            raise ControlPlaneUnavailable(_NOT_THERE, hint=_AGAIN)
+        try:
+            answer = await peer.request(request, self._lease_call_seconds)
+        except (PeerDisconnected, RequestTimedOut, TooManyInFlight, Draining) as error:
+            raise ControlPlaneUnavailable(_NOT_THERE, hint=_AGAIN) from error
+        if isinstance(answer, control_pb2.AcquireLeaseResponse):
+            if answer.HasField("lease"):
+                return answer.lease
+            if answer.HasField("refusal"):
+                refusal = answer.refusal
+                raise LeaseRefused(refusal.code, _NOT_THERE, again=refusal.retryable, generation=refusal.generation)
+        peer.close(MalformedFrame("the answer to a lease request holds neither a lease nor a refusal"))
+        raise ControlPlaneUnavailable(_NOT_THERE, hint=_AGAIN)
+
+    def drain(self) -> None:
+        """Let what is in flight end, then close."""
+        if self._peer is not None:
+            self._peer.drain()
+
+    def opened(self, peer: IPeer) -> None:
+        """A connection is enrolled: leases are asked for there."""
+        self._peer = peer
+
+    def ended(self, peer: IPeer | None) -> None:
+        """A connection ended; staleness counts from now if it was the ready one."""
+        if peer is not None and self._peer is peer:
+            self._peer = None
+            self._lost_at = self._clock.boot()
+
+
+@implementer(IPeerApplication)
+class ControlConnection:
+    """One connection to the Control Plane, from its hello to its end."""
+
+    def __init__(self, link: ControlLink) -> None:
+        self._link = link
+        self._peer: IPeer | None = None
+        #: Whether the hello was accepted, so that projections may come.
+        self._accepted = False
+
+    def connected(self, peer: IPeer) -> None:
+        """The certificate holds: present this Edge and what it holds."""
+        self._peer = peer
+        Deferred.fromCoroutine(self._enrol(peer)).addErrback(
+            lambda failure: _log.failure("edge.control.enrolment_failed", failure)
+        )
+
+    def asked(self, message: Message) -> Deferred[Message]:
+        """Take a newer projection."""
+        if not self._accepted or not isinstance(message, control_pb2.PrincipalProjectionApplyRequest):
+            raise UnexpectedMessage("a Control Plane may not ask this now")
+        outcome = self._link.projections.offer(message.projection, message.receipt)
+        answer: Deferred[Message] = Deferred()
+        answer.callback(control_pb2.PrincipalProjectionApplyResponse(outcome=outcome))
+        return answer
+
+    def notified(self, message: Message) -> None:
+        """A Control Plane has nothing to tell without asking."""
+        raise UnexpectedMessage("a Control Plane may not send this")
+
+    def lost(self, reason: IopError) -> None:
+        """Leases stop here; the projection lives on until it is stale."""
+        self._accepted = False
+        self._link.ended(self._peer)
+        _log.warn("edge.control.disconnected", reason=reason.code, detail=reason.message)
+
+    async def _enrol(self, peer: IPeer) -> None:
+        try:
+            outcome = await self._hello(peer)
+            await self._give_word(peer, outcome)
+        except IopError as error:
+            # whatever it was, this connection is of no use; closing a closed one does nothing
+            peer.close(error)
+            return
+        self._link.opened(peer)
+        _log.info("edge.control.ready", generation=outcome.generation)
+
+    async def _hello(self, peer: IPeer) -> control_pb2.ProjectionOutcome:
+        answer = await peer.request(self._link.projections.hello(PROTOCOL_VERSION), HANDSHAKE_SECONDS)
+        if not isinstance(answer, control_pb2.EdgeHelloResponse):
+            raise UnexpectedMessage("the hello was answered by something else")
+        if not answer.accepted:
+            raise HelloRefused(answer.code, "the Control Plane refused this Edge")
+        if answer.deployment_id != self._link.deployment:
+            raise DeploymentMismatch("the Control Plane belongs to another deployment")
+        if not answer.HasField("projection") or not answer.HasField("receipt"):
+            raise MalformedFrame("the accepted hello came without projection or receipt")
+        outcome = self._link.projections.offer(answer.projection, answer.receipt)
+        self._accepted = True
+        return outcome
+
+    async def _give_word(self, peer: IPeer, outcome: control_pb2.ProjectionOutcome) -> None:
+        ready = await peer.request(control_pb2.EdgeReadyRequest(outcome=outcome), HANDSHAKE_SECONDS)
+        if not isinstance(ready, control_pb2.EdgeReadyResponse):
+            raise UnexpectedMessage("the word on the projection was answered by something else")
+        if not ready.accepted or outcome.result == control_pb2.PROJECTION_RESULT_REFUSED:
+            raise HelloRefused(ready.code or outcome.code, "this Edge and its Control Plane do not agree")

@@ -1,0 +1,141 @@
+"""Sealed leases: asked for once, used until they end (rule L10). The Edge cannot open one (P6)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.python.failure import Failure
+
+from iop.errors import ControlPlaneUnavailable, MalformedFrame
+from iop.interfaces import IClock
+from iop.records import Binding
+from iop.units import LEASE_TTL_CAP_SECONDS, SKEW_SECONDS
+from iop.wire import control_pb2, runtime_pb2
+from iop.wire.convert import binding_from_wire, binding_to_wire
+from iop.wire.strict import parse_strict
+
+#: A cached lease is not used in its last seconds: the Node must still find it valid when it arrives.
+_MARGIN_MS: Final = int(SKEW_SECONDS * 1000)
+_TTL_CAP_MS: Final = int(LEASE_TTL_CAP_SECONDS * 1000)
+
+Acquire = Callable[[control_pb2.AcquireLeaseRequest], Coroutine[Deferred[Any], Any, runtime_pb2.SealedLease]]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseKey:
+    """What a lease is good for: exactly this binding, this token, this recipient key."""
+
+    binding: Binding
+    token_id: str
+    public_key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A sealed lease; ``cached`` says that it served an earlier request already."""
+
+    sealed: runtime_pb2.SealedLease = field(repr=False)
+    cached: bool
+
+
+class Leases:
+    """The cache, and the one place that asks for leases.
+
+    :param acquire: asks the Control Plane.
+    :param deployment: what a lease must name, with ``edge``.
+    :param limit: leases kept at most; the least recently used go first.
+    """
+
+    def __init__(self, acquire: Acquire, clock: IClock, deployment: str, edge: str, limit: int) -> None:
+        self._acquire = acquire
+        self._clock = clock
+        self._deployment = deployment
+        self._edge = edge
+        self._limit = limit
+        self._kept: OrderedDict[LeaseKey, tuple[runtime_pb2.SealedLease, int]] = OrderedDict()
+        self._asked: dict[LeaseKey, list[Deferred[Lease]]] = {}
+        self._oldest_generation = 0
+
+    def __len__(self) -> int:
+        """How many leases are kept."""
+        return len(self._kept)
+
+    def get(
+        self, request_id: str, key: LeaseKey, token_proof: bytes, attestation: runtime_pb2.NodeKeyAttestation
+    ) -> Deferred[Lease]:
+        """A lease for ``key``; requests that miss it at the same time share one question.
+
+        :param attestation: what the Node's certificate signed about the recipient key.
+
+        Cancelling the Deferred gives up this request's share only. Fails as :meth:`ControlLink.acquire`.
+        """
+        kept = self._kept.get(key)
+        if kept is not None:
+            sealed, usable_until_ms = kept
+            if self._clock.wall_ms() < usable_until_ms:
+                self._kept.move_to_end(key)
+                return succeed(Lease(sealed, cached=True))
+            del self._kept[key]
+        # without a canceller of its own: one that was cancelled swallows the answer that comes later
+        share: Deferred[Lease] = Deferred()
+        if key in self._asked:
+            self._asked[key].append(share)
+            return share
+        self._asked[key] = [share]
+        asking = Deferred.fromCoroutine(
+            self._ask(
+                key,
+                control_pb2.AcquireLeaseRequest(
+                    request_id=request_id,
+                    binding=binding_to_wire(key.binding),
+                    token_id=key.token_id,
+                    token_proof=token_proof,
+                    recipient_public_key=key.public_key,
+                    attestation=attestation,
+                ),
+            )
+        )
+        asking.addBoth(self._settle, key)
+        return share
+
+    def discard(self, key: LeaseKey) -> None:
+        """Forget a lease that its Node would not take."""
+        self._kept.pop(key, None)
+
+    def forget_before(self, generation: int) -> None:
+        """A projection of ``generation`` is in force: no request can be bound to an older one any more."""
+        self._oldest_generation = generation
+        for key in [key for key in self._kept if key.binding.generation < generation]:
+            del self._kept[key]
+
+    async def _ask(self, key: LeaseKey, request: control_pb2.AcquireLeaseRequest) -> Lease:
+        sealed = await self._acquire(request)
+        expires_ms = self._checked_expiry(key, sealed)
+        usable_until_ms = min(expires_ms, self._clock.wall_ms() + _TTL_CAP_MS) - _MARGIN_MS
+        if key.binding.generation >= self._oldest_generation and usable_until_ms > self._clock.wall_ms():
+            self._kept[key] = (sealed, usable_until_ms)
+            if len(self._kept) > self._limit:
+                self._kept.popitem(last=False)
+        return Lease(sealed, cached=False)
+
+    def _checked_expiry(self, key: LeaseKey, sealed: runtime_pb2.SealedLease) -> int:
+        """When the lease ends, if it says what was asked for. Its signature is the Node's to check (L7)."""
+        try:
+            statement = parse_strict(runtime_pb2.LeaseStatement, sealed.statement)
+            named = LeaseKey(binding_from_wire(statement.binding), statement.token_id, statement.recipient_public_key)
+        except MalformedFrame as error:
+            raise ControlPlaneUnavailable("the lease is malformed") from error
+        if (named, statement.deployment_id, statement.edge) != (key, self._deployment, self._edge):
+            raise ControlPlaneUnavailable("the lease is not the one that was asked for")
+        return statement.expires_ms
+
+    def _settle(self, outcome: Lease | Failure, key: LeaseKey) -> None:
+        for share in self._asked.pop(key):
+            if isinstance(outcome, Failure):
+                share.errback(outcome)
+            else:
+                share.callback(outcome)
