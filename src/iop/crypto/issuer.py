@@ -65,7 +65,8 @@ class Issuer:
     def create(cls, path: Path) -> Issuer:
         """Make a new key and write it to ``path``.
 
-        :raises FileRefused: if ``path`` exists or cannot be written.
+        :raises AlreadyExists: if something is at ``path``; it is left alone.
+        :raises FileRefused: if ``path`` cannot be written.
         """
         refuse_existing(path, "nothing can be issued in its name without it")
         seed = Secret(bytearray(os.urandom(crypto_sign_SEEDBYTES)))

@@ -10,7 +10,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Final
 
-from iop.errors import BadConfig, FileRefused, MalformedInput
+from iop.errors import AlreadyExists, BadConfig, MalformedInput
 from iop.wire.strict_json import parse_json
 
 if TYPE_CHECKING:
@@ -63,4 +63,4 @@ def hex_bytes(path: Path, place: str, value: object, length: int) -> bytes:
 def refuse_existing(path: Path, loss: str) -> None:
     """Refuse to write over ``path``; ``loss`` says what would be lost with it."""
     if os.path.lexists(path):
-        raise FileRefused(f"{path} exists already, and {loss}", hint="name another file, or move that one away first")
+        raise AlreadyExists(f"{path} exists already, and {loss}", hint="name another file, or move that one away first")

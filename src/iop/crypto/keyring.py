@@ -64,7 +64,8 @@ class Keyring:
     def create(cls, path: Path) -> Keyring:
         """Make a keyring of one new primary key and write it to ``path``.
 
-        :raises FileRefused: if ``path`` exists or cannot be written.
+        :raises AlreadyExists: if something is at ``path``; it is left alone.
+        :raises FileRefused: if ``path`` cannot be written.
         """
         refuse_existing(path, "every secret stored under its keys would be lost with it")
         key = Secret(bytearray(os.urandom(KEY_BYTES)))
