@@ -79,7 +79,6 @@ class OutgoingBodyTests(SynchronousTestCase):
         body.complete()
         self.assertEqual(list(body.pieces()), [(b"", True)])
         self.assertEqual(list(body.pieces()), [])
-        self.assertTrue(body.done)
 
     def test_waits_for_credit(self) -> None:
         body = OutgoingBody(4)
@@ -109,10 +108,15 @@ class OutgoingBodyTests(SynchronousTestCase):
         self.assertEqual([len(data) for data, _ in body.pieces()], [BODY_PIECE] * 4)
 
     def test_forgets(self) -> None:
-        body = OutgoingBody(4)
-        body.put(b"abcdef")
-        list(body.pieces())
+        """Whoever ends a run while a piece of it is being sent gets no further piece."""
+        body = OutgoingBody(8)
+        body.put(b"abcd")
+        body.put(b"efgh")
+        body.complete()
+        pieces = body.pieces()
+        self.assertEqual(next(pieces), (b"abcd", False))
         body.forget()
+        self.assertEqual(list(pieces), [])
         self.assertFalse(body.waiting)
 
 

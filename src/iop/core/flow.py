@@ -114,11 +114,6 @@ class OutgoingBody:
         """Whether bytes wait for credit."""
         return bool(self._buffers)
 
-    @property
-    def done(self) -> bool:
-        """Whether the last piece was cut."""
-        return self._last_sent
-
     def credited(self, count: int) -> None:
         """Credit came back; see :meth:`SendWindow.returned`."""
         self._window.returned(count)
@@ -144,9 +139,10 @@ class OutgoingBody:
             yield b"", True
 
     def forget(self) -> None:
-        """Let go of everything that was not sent."""
+        """Let go of everything that was not sent; there are no more pieces, not even if one is just being sent."""
         self._buffers.clear()
         self._offset = 0
+        self._last_sent = True
 
 
 class IncomingBody:

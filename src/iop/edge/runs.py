@@ -173,17 +173,17 @@ class Runs:
         return len(self._open)
 
     def open(self, plan: RunPlan, body: bytes | bytearray, receiver: IRunReceiver) -> Run:
-        """Write a ``RunRequest`` and as much of the body as the window allows; the receiver is called later.
+        """Write a ``RunRequest`` and as much of the body as the window allows.
 
-        Whatever is raised, nothing was written.
+        Whatever is raised, nothing was written and the receiver hears nothing. Otherwise it hears of the run's end, in
+        the one case that writing the body ended the connection even before this returns.
 
         :param body: the whole request body; it is kept, not copied, until it was sent, and must not change.
         :raises BadHttp: if the headers may not travel (R8, P18).
         :raises PeerDisconnected: if the connection ended.
         :raises TooManyInFlight: if the connection carries as many runs as it may.
         """
-        if self._lost:
-            raise PeerDisconnected("the connection to the node ended")
+        self._refuse_lost()
         if len(self._open) >= IN_FLIGHT_LIMIT:
             raise TooManyInFlight("the connection to the node carries as many runs as it may")
         fault = header_fault(plan.headers)
@@ -204,8 +204,10 @@ class Runs:
             body_length=len(body),
             window=self._window,
         )
-        run = self._open[number] = Run(self._peer, number, EdgeRun(body, self._window), receiver)
+        run = Run(self._peer, number, EdgeRun(body, self._window), receiver)
         self._peer.notify(request)
+        self._refuse_lost()
+        self._open[number] = run
         run.send_body()
         return run
 
@@ -242,6 +244,10 @@ class Runs:
             log.info("edge.runs.lost", count=len(open_runs), code=reason.code)
         for run in open_runs.values():
             run.lost()
+
+    def _refuse_lost(self) -> None:
+        if self._lost:
+            raise PeerDisconnected("the connection to the node ended")
 
     def _of(self, number: int) -> Run:
         try:
