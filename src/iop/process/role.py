@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from twisted.application.service import IServiceCollection, Service
 from twisted.internet.defer import Deferred, maybeDeferred
-from twisted.internet.interfaces import IReactorCore, IReactorFromThreads, IReactorTCP, IReactorTime
+from twisted.internet.interfaces import IReactorCore, IReactorTCP, IReactorThreads, IReactorTime
 from twisted.logger import ILogObserver, Logger
 from twisted.python.components import Componentized
 from twisted.web.server import Site
@@ -46,7 +46,7 @@ DRAIN_SECONDS = 10.0
 log = Logger()
 
 
-class IReactor(IReactorCore, IReactorFromThreads, IReactorTCP, IReactorTime):
+class IReactor(IReactorCore, IReactorTCP, IReactorThreads, IReactorTime):
     """The reactor, as the process of a role uses it."""
 
 
