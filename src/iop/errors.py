@@ -85,6 +85,13 @@ class PeerSilent(ProtocolViolation):
     retryable = True
 
 
+class PeerNotReading(ProtocolViolation):
+    """A peer takes so little of what it is sent that more would have to be kept for it without bound."""
+
+    code = "peer_not_reading"
+    retryable = True
+
+
 class HandshakeTimeout(ProtocolViolation):
     """TLS handshake and hello were not done by their absolute deadline (P34)."""
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from google.protobuf.message import Message
-from google.protobuf.message_factory import GetMessageClass
 
 from iop.errors import UnexpectedMessage
 from iop.units import FRAME_BEFORE_HELLO, FRAME_LIMIT, HELLO_ANSWER_LIMIT
@@ -45,7 +44,8 @@ class Dialect:
 
     def __post_init__(self) -> None:
         body = self.envelope.DESCRIPTOR.oneofs_by_name["body"]
-        kinds = {GetMessageClass(kind.message_type): kind.name for kind in body.fields if kind.message_type}
+        blank = self.envelope()
+        kinds = {type(getattr(blank, kind.name)): kind.name for kind in body.fields}
         object.__setattr__(self, "kinds", kinds)
 
     def requests(self, *, initiator: bool) -> Mapping[str, str]:

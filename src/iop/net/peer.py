@@ -1,0 +1,310 @@
+"""A peer connection on a Twisted transport: frames in and out, one timer, an application above.
+
+The rules are :class:`iop.core.session.Session`'s; this module gives it bytes, time and somebody to talk to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, cast
+from typing import Protocol as Shape
+
+from google.protobuf.message import Message
+from twisted.internet.defer import Deferred, fail, maybeDeferred
+from twisted.internet.interfaces import IAddress, IDelayedCall, IHandshakeListener, IPushProducer, ITransport
+from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from iop.core.session import Session
+from iop.core.session_table import State
+from iop.errors import IopError, PeerDisconnected, PeerNotReading, ProtocolViolation
+from iop.interfaces import IClock, IPeer, IPeerApplication
+from iop.net.tls import why_lost
+from iop.units import RUN_WINDOW, Identity
+from iop.wire.dialect import Dialect
+from iop.wire.framing import FrameDecoder, encode_frame
+
+#: Bytes kept for a peer that does not read: the whole windows of 128 runs. One more frame closes the connection.
+UNREAD_LIMIT: Final = 128 * RUN_WINDOW
+#: How long a last message may take to leave before the connection is cut.
+FLUSH_SECONDS: Final = 2.0
+
+log = Logger()
+
+
+class TlsConnection(Shape):
+    """The OpenSSL connection of a transport, as far as a peer needs it."""
+
+    def export_keying_material(self, label: bytes, olen: int, context: bytes | None = None) -> bytes:
+        """RFC 5705 keying material."""
+
+
+class PeerTransport(Shape):
+    """A TLS transport, as far as a peer needs it."""
+
+    def write(self, data: bytes) -> None:
+        """Send, buffering without bound."""
+
+    def loseConnection(self) -> None:
+        """Close once everything is sent."""
+
+    def abortConnection(self) -> None:
+        """Close now."""
+
+    def registerProducer(self, producer: object, streaming: bool) -> None:
+        """Have ``producer`` paused and resumed as the buffer fills and empties."""
+
+    def unregisterProducer(self) -> None:
+        """Undo it; closing waits for it."""
+
+    def getHandle(self) -> TlsConnection:
+        """The OpenSSL connection."""
+
+
+@implementer(IPeer, IHandshakeListener, IPushProducer)
+class PeerProtocol(Protocol):
+    """One connection to another role.
+
+    Nothing is delivered, and the application does not exist, before the TLS handshake is complete and ``identify`` has
+    named the peer. The application hears of the end exactly once, from within whatever ended the connection.
+
+    :param initiator: whether this side dialled.
+    :param application: makes the application of one connection.
+    :param identify: reads the verified identity of a transport; raises :class:`~iop.errors.IdentityRefused`.
+    """
+
+    identity: Identity
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        *,
+        initiator: bool,
+        application: Callable[[], IPeerApplication],
+        clock: IClock,
+        identify: Callable[[ITransport], Identity],
+    ) -> None:
+        self._dialect = dialect
+        self._initiator = initiator
+        self._make_application = application
+        self._application: IPeerApplication | None = None
+        self._clock = clock
+        self._identify = identify
+        self._timer: IDelayedCall | None = None
+        self._timer_due = 0.0
+        self._paused = False
+        self._unread = 0
+
+    # -- IProtocol, IHandshakeListener --------------------------------------------------------------------------------
+
+    def connectionMade(self) -> None:
+        """The deadline of handshake and hello runs from here (W7)."""
+        self._transport = cast(PeerTransport, self.transport)
+        self._session = Session(self._dialect, initiator=self._initiator, outlet=self, now=self._clock.boot)
+        self._decoder = FrameDecoder(self._session.frame_limit)
+        self._transport.registerProducer(self, True)
+        self._arm()
+
+    def handshakeCompleted(self) -> None:
+        """TLS is up: learn who the peer is, then let an application meet it."""
+        self._guard(self._meet)
+        self._arm()
+
+    def dataReceived(self, data: bytes) -> None:
+        """Cut frames and have each judged by the state that the one before it led to."""
+        if self._session.state is State.CLOSED:
+            return
+        self._decoder.feed(data)
+        try:
+            while (frame := self._decoder.next_frame()) is not None:
+                self._session.received(frame)
+                self._decoder.limit = self._session.frame_limit
+        except ProtocolViolation as violation:
+            self.close(violation)
+        self._arm()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """The transport is gone."""
+        self.connected = 0
+        tls_reason = why_lost(cast(ITransport, self.transport), reason)
+        self._session.close(tls_reason or PeerDisconnected("the connection ended"))
+        self._disarm()
+
+    # -- IPushProducer ------------------------------------------------------------------------------------------------
+
+    def pauseProducing(self) -> None:
+        """The transport's buffer is full: count what is written from now on."""
+        self._paused = True
+
+    def resumeProducing(self) -> None:
+        """The transport's buffer is empty."""
+        self._paused = False
+        self._unread = 0
+
+    def stopProducing(self) -> None:
+        """The transport closes; ``connectionLost`` follows."""
+
+    # -- IPeer --------------------------------------------------------------------------------------------------------
+
+    def request(self, message: Message, timeout_seconds: float) -> Deferred[Message]:
+        """See :meth:`iop.interfaces.IPeer.request`; cancelling stops waiting, not the request."""
+        answer: Deferred[Message] = Deferred()
+        try:
+            self._session.ask(message, timeout_seconds, partial(_settle, answer))
+        except IopError as refusal:
+            return fail(refusal)
+        self._arm()
+        return answer
+
+    def notify(self, message: Message) -> None:
+        """See :meth:`iop.interfaces.IPeer.notify`."""
+        self._session.tell(message)
+
+    def exporter(self, label: bytes, length: int) -> bytes:
+        """See :meth:`iop.interfaces.IPeer.exporter`; :class:`~iop.errors.PeerDisconnected` after the end."""
+        if not self.connected:
+            raise PeerDisconnected("the connection has ended")
+        return self._transport.getHandle().export_keying_material(label, length)
+
+    def close(self, reason: IopError) -> None:
+        """See :meth:`iop.interfaces.IPeer.close`."""
+        self._session.close(reason)
+
+    def drain(self) -> None:
+        """See :meth:`iop.interfaces.IPeer.drain`."""
+        self._session.drain()
+
+    # -- Outlet of the session ----------------------------------------------------------------------------------------
+
+    def send(self, payload: bytes) -> None:
+        """Write a frame, unless the peer reads so little that it would be kept without bound."""
+        frame = encode_frame(payload)
+        if self._paused:
+            self._unread += len(frame)
+            if self._unread > UNREAD_LIMIT:
+                self.close(PeerNotReading(f"the peer leaves more than {UNREAD_LIMIT} bytes unread"))
+                return
+        self._transport.write(frame)
+
+    def asked(self, request: int, message: Message) -> None:
+        """Have the application answer."""
+        answer = maybeDeferred(self._present().asked, message)
+        answer.addCallback(partial(self._reply, request))
+        answer.addErrback(self._not_answered)
+
+    def notified(self, message: Message) -> None:
+        """Hand a notification on."""
+        self._guard(self._present().notified, message)
+
+    def closed(self, reason: IopError, flush: bool) -> None:
+        """Close the transport and tell the application. The peer is not told why, the log is (W13)."""
+        self._disarm()
+        if self.connected:
+            # A transport with a producer waits for it before it closes.
+            self._transport.unregisterProducer()
+            if flush:
+                self._transport.loseConnection()
+                self._timer = self._clock.call_later(FLUSH_SECONDS, self._transport.abortConnection)
+            else:
+                self._transport.abortConnection()
+        peer = self.identity.uri() if self._application else None
+        log.info("net.peer.ended", peer=peer, code=reason.code, reason=reason.message)
+        if self._application is not None:
+            self._guard(self._application.lost, reason)
+
+    # -- the rest -----------------------------------------------------------------------------------------------------
+
+    def _meet(self) -> None:
+        if self._session.state is State.CONNECTING:
+            self.identity = self._identify(cast(ITransport, self.transport))
+            self._application = self._make_application()
+        self._session.tls_up()
+        if self._session.state is State.HELLO_DUE:
+            self._present().connected(self)
+
+    def _present(self) -> IPeerApplication:
+        if self._application is None:
+            raise RuntimeError("a message was delivered before TLS was up")
+        return self._application
+
+    def _reply(self, request: int, answer: Message) -> None:
+        self._session.reply(request, answer)
+        self._arm()
+
+    def _guard(self, call: Callable[..., object], *args: object) -> None:
+        """Call the application; whatever it raises ends this connection and nothing else."""
+        try:
+            call(*args)
+        except IopError as reason:
+            self.close(reason)
+        except Exception:  # noqa: BLE001 - any fault of an application stays with its connection
+            log.failure("net.peer.broke")
+            self.close(_internal())
+
+    def _not_answered(self, failure: Failure) -> None:
+        if isinstance(failure.value, IopError):
+            self.close(failure.value)
+        else:
+            log.failure("net.peer.broke", failure)
+            self.close(_internal())
+
+    def _arm(self) -> None:
+        """Have the session called when it is due. A timer that is early stays: it finds nothing due and arms again."""
+        due = self._session.next_wakeup()
+        if due is None or (self._timer is not None and self._timer_due <= due):
+            return
+        self._disarm()
+        self._timer_due = due
+        self._timer = self._clock.call_later(max(0.0, due - self._clock.boot()), self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._session.tick()
+        self._arm()
+
+    def _disarm(self) -> None:
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        self._timer = None
+
+
+class PeerFactory(Factory):
+    """Makes the connections of one listener or dialler. Parameters as for :class:`PeerProtocol`."""
+
+    noisy = False
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        *,
+        initiator: bool,
+        application: Callable[[], IPeerApplication],
+        clock: IClock,
+        identify: Callable[[ITransport], Identity],
+    ) -> None:
+        self._make = partial(
+            PeerProtocol,
+            dialect,
+            initiator=initiator,
+            application=application,
+            clock=clock,
+            identify=identify,
+        )
+
+    def buildProtocol(self, addr: IAddress | None) -> PeerProtocol:
+        """A protocol for one connection."""
+        return self._make()
+
+
+def _settle(answer: Deferred[Message], outcome: Message | IopError) -> None:
+    if isinstance(outcome, IopError):
+        answer.errback(outcome)
+    else:
+        answer.callback(outcome)
+
+
+def _internal() -> IopError:
+    return IopError("an internal error ended the connection")
