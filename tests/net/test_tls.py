@@ -1,4 +1,4 @@
-"""What a connection knows of its peer at each byte of the handshake; real sockets: ``tests/integration/test_tls.py``."""
+"""What a connection knows of its peer at each byte of the handshake; on real sockets: tests/integration/test_tls.py."""
 
 from __future__ import annotations
 

@@ -99,7 +99,12 @@ class Authority:
         :raises FileRefused: if there is none, its key is open to others, or its files are not what they should be.
         """
         paths = authority_paths(folder)
-        (certificate, *_) = read_certificates(paths.certificate)
+        if not paths.certificate.exists():
+            raise FileRefused(
+                f"{folder} has no certificate authority",
+                hint=f"make one: iop pki init --directory {folder} --trust-domain DOMAIN",
+            )
+        certificate = read_certificates(paths.certificate)[0]
         key = read_key(paths.key)
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
             raise FileRefused(f"{paths.key} is not the key of {paths.certificate}", hint="restore both from one backup")
