@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -63,6 +65,33 @@ def deployment(connection: sqlite3.Connection) -> str:
     """The deployment a database of the current schema was made for."""
     [(found,)] = connection.execute("SELECT deployment FROM meta").fetchall()
     return str(found)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatus:
+    """What a database says of itself; ``deployment`` and ``generation`` are known for the current schema only."""
+
+    schema: str
+    deployment: str | None
+    generation: int | None
+
+    @property
+    def current(self) -> bool:
+        """Whether this version of iop can open it."""
+        return self.schema == CURRENT
+
+
+def status(path: Path) -> StoreStatus:
+    """Look at a database, whatever its schema.
+
+    :raises StoreUnavailable: if there is none or it cannot be read.
+    """
+    with closing(connect(path)) as connection:
+        found = version(connection)
+        if found != CURRENT:
+            return StoreStatus(found, None, None)
+        [(generation,)] = connection.execute("SELECT value FROM generation").fetchall()
+        return StoreStatus(found, deployment(connection), generation)
 
 
 def require(connection: sqlite3.Connection, path: Path, deployment_id: str) -> None:

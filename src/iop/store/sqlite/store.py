@@ -6,8 +6,7 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from twisted.internet.defer import Deferred
-from twisted.internet.threads import deferToThreadPool
+from twisted.internet.defer import Deferred, execute
 from zope.interface import implementer
 
 from iop.interfaces import IStore
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from twisted.internet.interfaces import IReactorThreads
+    from twisted.internet.interfaces import IReactorFromThreads
 
 
 def system_wall_ms() -> int:
@@ -34,9 +33,12 @@ def system_wall_ms() -> int:
 
 
 def open_sqlite(
-    path: Path, deployment_id: str, reactor: IReactorThreads, wall_ms: Callable[[], int] = system_wall_ms
+    path: Path, deployment_id: str, reactor: IReactorFromThreads, wall_ms: Callable[[], int] = system_wall_ms
 ) -> Deferred[SqliteStore]:
     """Open the database that :func:`iop.store.schema.migrate` made.
+
+    Opening is done at once, on the calling thread: a role starts before it serves. A locked database can hold it for a
+    second.
 
     :param path: of the database file.
     :param deployment_id: whose it must be.
@@ -46,11 +48,11 @@ def open_sqlite(
     Fails with :class:`~iop.errors.StoreUnavailable` if there is no database or its schema is not current, and with
     :class:`~iop.errors.DeploymentMismatch` if it is another deployment's.
     """
-    return Deferred.fromCoroutine(_open(path, deployment_id, reactor, wall_ms))
+    return execute(_open, path, deployment_id, reactor, wall_ms)
 
 
-async def _open(path: Path, deployment_id: str, reactor: IReactorThreads, wall_ms: Callable[[], int]) -> SqliteStore:
-    writing, reading = await deferToThreadPool(reactor, reactor.getThreadPool(), _connect_both, path, deployment_id)
+def _open(path: Path, deployment_id: str, reactor: IReactorFromThreads, wall_ms: Callable[[], int]) -> SqliteStore:
+    writing, reading = _connect_both(path, deployment_id)
     return SqliteStore(
         SqliteThread(writing, "BEGIN IMMEDIATE", reactor, "iop-store-writer"),
         SqliteThread(reading, "BEGIN", reactor, "iop-store-reader"),

@@ -1,0 +1,5 @@
+"""``iop node``: deny and allow Nodes (P13)."""
+
+from iop.cli.denial import denials_of
+
+node = denials_of("node", "Node")

@@ -1,0 +1,94 @@
+"""``iop principal``: principals and the tokens born with them, on the Control Plane's own machine (K3, K7)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from iop.cli.host import actor, config_option, json_option, mutate, with_store
+from iop.control_plane.config import load
+from iop.crypto.tokens import mint
+from iop.records import Committed, PrincipalRecord, TokenKind
+from iop.units import rfc3339
+
+if TYPE_CHECKING:
+    from iop.interfaces import IClock, IStore
+
+
+@click.group()
+def principal() -> None:
+    """Make and list principals, on the Control Plane's own machine, whether it runs or not."""
+
+
+@principal.command()
+@click.argument("name")
+@config_option
+@json_option
+def create(name: str, config_path: Path, as_json: bool) -> None:
+    """Make the principal NAME with two tokens, each shown this once.
+
+    The use token opens Edges; the manage token stores credentials and routes. Exit code 3: made, but not every Edge is
+    known to have it yet.
+
+    \b
+    Example:
+      iop principal create alice --config control-plane.toml
+    """
+    config = load(config_path)
+    use, manage = mint(TokenKind.USE), mint(TokenKind.MANAGE)
+
+    def told(made: Committed[PrincipalRecord]) -> None:
+        # before the wait, so that nothing that happens in it can lose the only copy; --json has its one line after it
+        if not as_json:
+            click.echo(f"Principal {made.value.name} ({made.value.principal}) made.")
+            click.echo(f"use token:    {use.text.reveal().decode()}")
+            click.echo(f"manage token: {manage.text.reveal().decode()}")
+            click.echo("Keep both now: they are not shown again.")
+
+    with use.text, manage.text:
+        reached = mutate(
+            config, lambda store: store.principals.create(name, [use.record, manage.record], actor()), told
+        )
+        made = reached.committed.value
+        if as_json:
+            line = {
+                "principal": made.principal,
+                "name": made.name,
+                "use_token": use.text.reveal().decode(),
+                "manage_token": manage.text.reveal().decode(),
+                **reached.as_json(),
+            }
+            click.echo(json.dumps(line))
+    reached.finish(as_json=as_json)
+
+
+@principal.command("list")
+@config_option
+@json_option
+def list_principals(config_path: Path, as_json: bool) -> None:
+    """List principals by name.
+
+    \b
+    Example:
+      iop principal list --config control-plane.toml
+    """
+
+    async def work(store: IStore, _: IClock) -> list[PrincipalRecord]:
+        return await store.principals.all()
+
+    found = with_store(load(config_path), work)
+    if as_json:
+        entries = [
+            {"principal": each.principal, "name": each.name, "created": rfc3339(each.created_ms)} for each in found
+        ]
+        click.echo(json.dumps({"principals": entries}))
+        return
+    table = Table("principal", "name", "created")
+    for each in found:
+        table.add_row(each.principal, each.name, rfc3339(each.created_ms))
+    Console().print(table)

@@ -1,0 +1,75 @@
+"""``iop store``: the database file, made, brought up to date and looked at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from iop.cli.host import config_option, json_option
+from iop.control_plane.config import load
+from iop.store import schema
+from iop.store.lock import ControlPlaneLock, is_held
+
+
+@click.group()
+def store() -> None:
+    """Make the Control Plane's database, bring it up to date, look at it."""
+
+
+@store.command()
+@config_option
+@json_option
+def migrate(config_path: Path, as_json: bool) -> None:
+    """Make the database, or bring it to this version's schema. The Control Plane must not run.
+
+    \b
+    Example:
+      iop store migrate --config control-plane.toml
+    """
+    config = load(config_path)
+    path = config.store.path
+    lock = ControlPlaneLock.acquire(path)
+    try:
+        schema.migrate(path, config.deployment.id)
+    finally:
+        lock.release()
+    if as_json:
+        click.echo(json.dumps({"path": str(path), "schema": schema.CURRENT}))
+    else:
+        click.echo(f"{path} has schema {schema.CURRENT}, the current one.")
+
+
+@store.command()
+@config_option
+@json_option
+def status(config_path: Path, as_json: bool) -> None:
+    """Show what the database is, and whether a Control Plane runs on it.
+
+    \b
+    Example:
+      iop store status --config control-plane.toml
+    """
+    path = load(config_path).store.path
+    found = schema.status(path)
+    facts = {
+        "path": str(path),
+        "schema": found.schema,
+        "current": found.current,
+        "deployment": found.deployment,
+        "generation": found.generation,
+        "control_plane_running": is_held(path),
+    }
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    table = Table(show_header=False)
+    for fact, value in facts.items():
+        table.add_row(fact.replace("_", " "), Text("unknown" if value is None else str(value)))
+    Console().print(table)
+    if not found.current:
+        click.echo("Bring it up to date: iop store migrate --config FILE")
