@@ -1,0 +1,343 @@
+"""The Node's half of runs: checks and opens a lease, calls the upstream with it, streams back under credit (R1-R10).
+
+Decisions about messages are :class:`iop.core.runs.NodeRun`'s; this module turns them into messages and calls.
+
+The secret of a lease lives in one stack frame while the credential header is built and handed to the upstream, and then
+in its run as long as an answer may have to be searched for it: until a 2xx head came, or until the run ends. Both
+buffers are zeroed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from google.protobuf.message import Message
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from iop.core.headers import REQUEST_HEADERS, header_fault
+from iop.core.profiles import credential_header
+from iop.core.runs import NodePhase, NodeRun, Verdict
+from iop.errors import (
+    BadCredential,
+    CannotOpen,
+    MalformedFrame,
+    TooManyInFlight,
+    UnexpectedMessage,
+    UpstreamFailed,
+)
+from iop.interfaces import IPeer
+from iop.net.upstream import IUpstreamCall, IUpstreamReceiver
+from iop.node.leases import Leases
+from iop.node.redact import Redactor, passed_headers
+from iop.node.targets import Provider
+from iop.secret import Secret
+from iop.units import IN_FLIGHT_LIMIT, is_request_id
+from iop.wire import runtime_pb2
+
+log = Logger()
+
+#: What a run's end says for each code that a Node gives; nothing in it names an address or quotes an upstream (R10).
+_MESSAGES: Final[Mapping[str, str]] = {
+    "lease_refused": "the lease is not one that this node may use for this request",
+    "no_such_provider": "this node does not serve that provider",
+    "not_allowed": "the request has headers that may not be sent to a provider",
+    "cancelled": "the run was cancelled",
+    "upstream_unreachable": "the provider could not be reached",
+    "upstream_tls": "the provider could not be authenticated",
+    "upstream_timeout": "the provider did not answer in time",
+    "upstream_broke": "the provider's answer ended early or was not valid HTTP",
+    "upstream_redirect": "the provider answered with a redirect, which is not followed",
+    "upstream_encoded_error": "the provider answered with an encoded error, which is not passed on",
+    "draining": "this node is going away",
+}
+
+
+_OK: Final = range(200, 300)
+_REDIRECT: Final = range(300, 400)
+_ERROR: Final = range(400, 600)
+
+
+@implementer(IUpstreamReceiver)
+class Run:
+    """One open run, between the Edge and one call of an upstream; made by :class:`Runs`.
+
+    :param secret: searched for in the answer (R9); disposed of as soon as it is not needed for that.
+    """
+
+    def __init__(self, runs: Runs, request: runtime_pb2.RunRequest, machine: NodeRun, secret: Secret) -> None:
+        self.request_id = request.request_id
+        self._number = request.run
+        self._runs = runs
+        self._machine = machine
+        self._secret = secret
+        self._call: IUpstreamCall | None = None
+        self._redactor: Redactor | None = None
+        self._unreturned = 0
+        self._status = 0
+        self._bytes = 0
+
+    def start(self, call: IUpstreamCall) -> None:
+        """The upstream was called; it may have failed already."""
+        if self._machine.phase is NodePhase.ENDED:
+            call.cancel()
+        else:
+            self._call = call
+
+    # from the Edge
+
+    def body(self, data: bytes, last: bool) -> None:
+        """A piece of the request body came. An upstream that was called knows the length, so ``last`` adds nothing."""
+        if self._machine.piece(len(data), last) is Verdict.PASS and data and self._call is not None:
+            self._unreturned += len(data)
+            self._call.write(data)
+
+    def credited(self, count: int) -> None:
+        """The Edge handed on response bytes."""
+        if self._machine.credited(count) is Verdict.PASS:
+            self._send_body()
+            if self._call is not None and not self._machine.congested:
+                self._call.resume()
+
+    def cancel(self) -> None:
+        """The Edge wants no more (R5)."""
+        if self._machine.cancel() is Verdict.PASS:
+            self._end("cancelled", started=True)
+
+    def lost(self) -> None:
+        """The connection to the Edge ended; nobody is left to be told."""
+        if self._machine.lost() is Verdict.PASS:
+            self._close("edge_lost")
+
+    # from the upstream
+
+    def head(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
+        """The upstream's response head: send on what may travel of it, or refuse the answer (R9)."""
+        fields = [field for field in passed_headers(headers, self._secret) if header_fault([field]) is None]
+        if status in _REDIRECT:
+            self.give_up("upstream_redirect", started=True)
+        elif status in _ERROR and _is_encoded(headers):
+            self.give_up("upstream_encoded_error", started=True)
+        elif (status not in _OK and status not in _ERROR) or header_fault(fields) is not None:
+            self.give_up("upstream_broke", started=True)
+        elif self._machine.head() is Verdict.PASS:
+            self._status = status
+            if status in _OK:
+                self._secret.dispose()
+            else:
+                self._redactor = Redactor(self._secret)
+            head = runtime_pb2.RunHead(run=self._number, status=status)
+            head.headers.extend(runtime_pb2.HeaderField(name=name, value=value) for name, value in fields)
+            self._runs.peer.notify(head)
+
+    def data(self, data: bytes) -> None:
+        """Bytes of the upstream's body."""
+        clean = data if self._redactor is None else self._redactor.feed(data)
+        if self._machine.data(clean) is Verdict.PASS:
+            self._send_body()
+            if self._call is not None and self._machine.congested:
+                self._call.pause()
+
+    def finished(self) -> None:
+        """The upstream's answer is whole."""
+        if self._redactor is not None:
+            self._machine.data(self._redactor.finish())
+        if self._machine.finished() is Verdict.PASS:
+            self._call = None
+            self._secret.dispose()
+            self._send_body()
+
+    def failed(self, reason: UpstreamFailed) -> None:
+        """The upstream could not be called, or broke off."""
+        self._call = None
+        self.give_up(reason.code, reason.started)
+
+    def writable(self) -> None:
+        """The upstream took everything that was written: return the credit for it (R4)."""
+        credit = self._machine.handed_on(self._unreturned)
+        self._unreturned = 0
+        if credit:
+            self._runs.peer.notify(runtime_pb2.RunCredit(run=self._number, bytes=credit))
+
+    def give_up(self, code: str, started: bool) -> None:
+        """End the run for a reason of this side's."""
+        if self._machine.failed() is Verdict.PASS:
+            self._end(code, started)
+
+    # the rest
+
+    def _send_body(self) -> None:
+        for data, last in self._machine.pieces():
+            self._bytes += len(data)
+            self._runs.peer.notify(runtime_pb2.RunBody(run=self._number, data=data, last=last))
+        if self._machine.phase is NodePhase.ENDED:
+            self._close("")
+
+    def _end(self, code: str, started: bool) -> None:
+        self._runs.fail(self._number, code, started)
+        self._close(code)
+
+    def _close(self, code: str) -> None:
+        """The run is over: let go of the upstream and of the secret, and say how it went."""
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
+        self._secret.dispose()
+        self._redactor = None
+        log.info("node.run.finished", request_id=self.request_id, status=self._status, bytes=self._bytes, code=code)
+        self._runs.forget(self._number)
+
+
+class Runs:
+    """Every run on one connection to the Edge.
+
+    :param peer: the connection; its application hands what belongs to runs to :meth:`received`, and its end to
+        :meth:`lost`.
+    :param leases: opens what the Edge sends.
+    :param providers: what this Node told the Edge it serves, by id.
+    """
+
+    def __init__(self, peer: IPeer, leases: Leases, providers: Mapping[str, Provider]) -> None:
+        self.peer = peer
+        self._leases = leases
+        self._providers = providers
+        self._open: dict[int, Run] = {}
+        self._highest = 0
+        self._idle: Deferred[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def received(self, message: Message) -> None:
+        """Take a message of the Edge's that belongs to a run.
+
+        :raises ProtocolViolation: for one that may not come now (R1, R4, R7).
+        """
+        match message:
+            case runtime_pb2.RunBody():
+                run = self._of(message.run)
+                if run is not None:
+                    run.body(message.data, message.last)
+            case runtime_pb2.RunCredit():
+                run = self._of(message.run)
+                if run is not None:
+                    run.credited(message.bytes)
+            case runtime_pb2.RunCancel():
+                run = self._of(message.run)
+                if run is not None:
+                    run.cancel()
+            case runtime_pb2.RunRequest():
+                self._requested(message)
+            case _:
+                raise UnexpectedMessage("an Edge sent a message that belongs to no run")
+
+    def lost(self) -> None:
+        """The connection ended: every upstream call is closed at once."""
+        for run in list(self._open.values()):
+            run.lost()
+
+    def drain(self) -> Deferred[None]:
+        """Refuse new runs from now on; fires when the last open one has ended."""
+        self._idle = Deferred()
+        self._tell_idle()
+        return self._idle
+
+    def give_up(self) -> None:
+        """End every open run now, because this process cannot wait for it."""
+        for run in list(self._open.values()):
+            run.give_up("draining", started=True)
+
+    # what a run calls
+
+    def fail(self, number: int, code: str, started: bool) -> None:
+        """Send the end of a run that has no whole response."""
+        self.peer.notify(runtime_pb2.RunFailed(run=number, code=code, message=_MESSAGES[code], started=started))
+
+    def forget(self, number: int) -> None:
+        """A run is over; what still comes for its number is dropped (R7)."""
+        self._open.pop(number, None)
+        self._tell_idle()
+
+    # the rest
+
+    def _of(self, number: int) -> Run | None:
+        """The open run, or None for one that has ended: the Edge may not have known (R7)."""
+        if not 0 < number <= self._highest:
+            raise UnexpectedMessage("an Edge sent a message for a run that it never opened")
+        return self._open.get(number)
+
+    def _requested(self, request: runtime_pb2.RunRequest) -> None:
+        if request.run <= self._highest:
+            raise UnexpectedMessage("an Edge opened a run whose number does not rise")
+        if len(self._open) >= IN_FLIGHT_LIMIT:
+            raise TooManyInFlight("an Edge opened more runs than a connection may carry")
+        if not is_request_id(request.request_id):
+            raise MalformedFrame("an Edge opened a run without a request id")
+        self._highest = request.run
+        machine = NodeRun(request.body_length, request.window)
+        refusal = self._begin(request, machine)
+        if refusal is not None:
+            log.info("node.run.refused", request_id=request.request_id, code=refusal)
+            self.fail(request.run, refusal, started=False)
+
+    def _begin(self, request: runtime_pb2.RunRequest, machine: NodeRun) -> str | None:
+        """Check everything, then call the upstream; answers the code of a refusal, with nothing begun."""
+        if self._idle is not None:
+            return "draining"
+        provider = self._providers.get(request.provider_id)
+        if provider is None:
+            return "no_such_provider"
+        headers = _upstream_headers(request, provider)
+        if headers is None:
+            return "not_allowed"
+        try:
+            lease = self._leases.open(request, provider, self.peer.identity.name)
+        except CannotOpen:
+            return "lease_refused"
+        try:
+            credential = credential_header(provider.profile, lease.secret)
+        except BadCredential:
+            lease.secret.dispose()
+            return "lease_refused"
+        log.info(
+            "node.run.started",
+            request_id=request.request_id,
+            target=provider.target.name,
+            provider=provider.provider_id,
+            method=request.method,
+            path=request.path,
+            lease_id=lease.statement.lease_id,
+        )
+        run = self._open[request.run] = Run(self, request, machine, lease.secret)
+        with Secret(b"" if credential is None else credential[1]):
+            run.start(
+                provider.target.upstream.call(
+                    request.method,
+                    request.path,
+                    [*headers, *([] if credential is None else [credential])],
+                    request.body_length,
+                    run,
+                )
+            )
+        return None
+
+    def _tell_idle(self) -> None:
+        if self._idle is not None and not self._open and not self._idle.called:
+            self._idle.callback(None)
+
+
+def _upstream_headers(request: runtime_pb2.RunRequest, provider: Provider) -> list[tuple[str, str]] | None:
+    """The request's headers and the profile's defaults, or None if one of them may not be sent (R8, P17, P18)."""
+    headers = [(field.name, field.value) for field in request.headers]
+    names = {name for name, _ in headers}
+    if header_fault(headers) is not None or not names <= REQUEST_HEADERS or provider.profile.header in names:
+        return None
+    defaults = [(name, value) for name, value in provider.profile.default_headers if name not in names]
+    # an encoded error body could not be searched for the secret (R9)
+    return [*headers, *defaults, ("accept-encoding", "identity")]
+
+
+def _is_encoded(headers: Sequence[tuple[str, str]]) -> bool:
+    return any(name == "content-encoding" and value.strip().lower() not in {"", "identity"} for name, value in headers)
