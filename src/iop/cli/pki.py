@@ -241,12 +241,12 @@ def _print_table(findings: Sequence[Finding]) -> None:
     console.print(table)
     for finding in findings:
         if finding.problem:
-            console.print(Text(f"! {finding.problem}", style="red"), soft_wrap=True)
+            console.print(_plain(f"! {finding.problem}", style="red"), soft_wrap=True)
 
 
-def _plain(text: str) -> Text:
+def _plain(text: str, style: str = "") -> Text:
     """What a certificate says, without markup and without what a terminal would obey."""
-    return Text("".join(character if character.isprintable() else "?" for character in text))
+    return Text("".join(character if character.isprintable() else "?" for character in text), style=style)
 
 
 def _days(days: int) -> str:

@@ -233,7 +233,7 @@ class _CheckedConnection(SSL.Connection):
 
 
 def _verify(connection: SSL.Connection, certificate: X509, error: int, depth: int, holds: int) -> bool:
-    """OpenSSL's callback. It holds no reference to the connection, so a closed one is freed at once (P48)."""
+    """OpenSSL's callback; a bound method instead would tie every closed connection into a cycle (P48)."""
     return isinstance(connection, _CheckedConnection) and connection.judge(certificate, error, depth, bool(holds))
 
 
