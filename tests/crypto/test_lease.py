@@ -213,8 +213,8 @@ class FenceTests(LeaseCase):
         }
         for name in BINDING_FIELDS:
             value = getattr(BINDING, name)
-            changed = replace(BINDING, **{name: value + 1 if isinstance(value, int) else value + "x"})
-            expectations[name] = replace(self.expect, binding=changed)
+            changed: dict[str, Any] = {name: value + 1 if isinstance(value, int) else value + "x"}
+            expectations[name] = replace(self.expect, binding=replace(BINDING, **changed))
         self.assertTrue(self.opens(self.sealed))
         self.assertEqual([row for row, expect in expectations.items() if self.opens(self.sealed, expect)], [])
 

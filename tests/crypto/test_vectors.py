@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -75,10 +76,9 @@ class VectorTests(SynchronousTestCase):
         private_key = bytes.fromhex(given["recipient_private_key"])
         public_key = crypto_scalarmult_base(private_key)
         issuer = Issuer(Secret(bytes.fromhex(given["issuer_seed"])))
-        binding = Binding(
-            *(given[name] for name in independent.BINDING_TEXTS),
-            *(int(given[name]) for name in independent.BINDING_NUMBERS),
-        )
+        fields: dict[str, Any] = {name: given[name] for name in independent.BINDING_TEXTS}
+        fields.update({name: int(given[name]) for name in independent.BINDING_NUMBERS})
+        binding = Binding(**fields)
         statement = LeaseStatement(
             given["lease_id"],
             given["deployment_id"],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import zlib
 from dataclasses import dataclass
 from typing import Final
@@ -20,11 +21,10 @@ from iop.units import new_id
 PREFIX: Final = "iop_"
 PROOF_DOMAIN: Final = b"iop/token-proof/v1\0"
 _ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-_VALUE_OF: Final = {character: value for value, character in enumerate(_ALPHABET)}
 _RANDOM_CHARACTERS: Final = 43
 _CHECK_CHARACTERS: Final = 6
 _BODY_END: Final = len(PREFIX) + _RANDOM_CHARACTERS
-TOKEN_LENGTH: Final = _BODY_END + _CHECK_CHARACTERS
+_SHAPE: Final = re.compile(rf"{PREFIX}[0-9A-Za-z]{{{_RANDOM_CHARACTERS + _CHECK_CHARACTERS}}}\Z")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,21 +51,18 @@ def parse_token(text: str) -> str:
 
     :raises MalformedToken: if it is not; the message tells a mistyped token from a string that never was one.
     """
-    body, check = text[:_BODY_END], text[_BODY_END:]
-    if (
-        len(text) != TOKEN_LENGTH
-        or not body.startswith(PREFIX)
-        or not all(character in _VALUE_OF for character in text[len(PREFIX) :])
-        or _number(body[len(PREFIX) :]) >= 1 << 256
-    ):
+    if _SHAPE.match(text) is None:
         raise MalformedToken("this is not an iop token", hint=f"a token is {PREFIX} and 49 letters and digits")
+    body, check = text[:_BODY_END], text[_BODY_END:]
     if check != _check(body):
         raise MalformedToken("this token was mistyped: its last six characters do not match", hint="copy it again")
+    if body > _LAST_BODY:
+        raise MalformedToken("this is not an iop token: no 256 bits give it", hint="use one that iop printed")
     return text
 
 
 def token_digest(text: str) -> bytes:
-    """The verifier that Edges know: SHA-256 of the whole ASCII token (C39)."""
+    """The verifier that Edges know: SHA-256 of the whole token, as :func:`parse_token` answered it (C39)."""
     return hashlib.sha256(text.encode("ascii")).digest()
 
 
@@ -86,8 +83,5 @@ def _base62(number: int, width: int) -> str:
     return "".join(reversed(characters))
 
 
-def _number(characters: str) -> int:
-    number = 0
-    for character in characters:
-        number = number * 62 + _VALUE_OF[character]
-    return number
+#: The alphabet is in ASCII's order, so texts of one length compare as their numbers do.
+_LAST_BODY: Final = PREFIX + _base62((1 << 256) - 1, _RANDOM_CHARACTERS)
