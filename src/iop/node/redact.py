@@ -15,7 +15,7 @@ from iop.secret import Secret
 #: the mark and its surroundings.
 MARK: Final = "███".encode()
 
-_PASSED: Final = frozenset({"cache-control", "content-type", "retry-after", "x-request-id"})
+_PASSED: Final = frozenset({"cache-control", "content-encoding", "content-type", "retry-after", "x-request-id"})
 _PASSED_PREFIXES: Final = ("openai-", "x-ratelimit-")
 
 
