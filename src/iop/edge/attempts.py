@@ -76,6 +76,15 @@ class Call:
     body: Callable[[str], bytes] = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """A run whose response head is there, and who runs it under which generation."""
+
+    run: Run
+    node: str
+    generation: int
+
+
 class Attempts:
     """Gives requests to Nodes.
 
@@ -101,7 +110,7 @@ class Attempts:
         self._request_seconds = request_seconds
         self._queue_seconds = queue_seconds
 
-    def dispatch(self, call: Call, receiver: IRunReceiver) -> Deferred[Run]:
+    def dispatch(self, call: Call, receiver: IRunReceiver) -> Deferred[Dispatched]:
         """Have a Node run ``call``.
 
         Fires with the run when its response head is there, just before ``receiver`` is given that head; cancelling the
@@ -110,7 +119,7 @@ class Attempts:
         """
         return Deferred.fromCoroutine(self._dispatch(call, receiver))
 
-    async def _dispatch(self, call: Call, receiver: IRunReceiver) -> Run:
+    async def _dispatch(self, call: Call, receiver: IRunReceiver) -> Dispatched:
         deadline = self._clock.boot() + self._request_seconds
         #: Why Nodes could not serve this, by name, latest last.
         failed: dict[str, IopError] = {}
@@ -146,7 +155,7 @@ class Attempts:
         pinned = self._pin(call)
         return await self._pool.admit(_want(pinned, avoid), min(self._queue_seconds, self._left(deadline)))
 
-    async def _attempt(self, call: Call, place: Place, receiver: IRunReceiver, deadline: float) -> Run:
+    async def _attempt(self, call: Call, place: Place, receiver: IRunReceiver, deadline: float) -> Dispatched:
         """One attempt, from a place to a response head. The place is released whatever happens."""
         with ExitStack() as held:
             held.callback(place.release)
@@ -202,7 +211,7 @@ class Attempts:
             if error.failure.code == "lease_refused":
                 self._leases.discard(lease_key)
             raise
-        return relay.run
+        return Dispatched(relay.run, binding.node, binding.generation)
 
     def _pin(self, call: Call) -> Pinned:
         return resolve(self._link.projection(), call.digest, call.model, self._clock.wall_ms())

@@ -1,0 +1,215 @@
+"""The OpenAI-compatible API of the Edge, on the HTTP server of :mod:`iop.net.http1`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from iop.core.fences import authenticate
+from iop.crypto.tokens import parse_token, token_digest, token_proof
+from iop.edge.answer import Answer
+from iop.edge.attempts import Call
+from iop.edge.openai_errors import METHOD_NOT_ALLOWED, NO_SUCH_PATH, Refusal, refusal_of
+from iop.errors import IopError, MalformedToken, NoSuchModel, TokenRefused
+from iop.net.http1 import Headers, IExchange, IHttpApplication, RequestHead
+from iop.units import is_request_id, new_id
+from iop.wire.strict_json import parse_object
+
+if TYPE_CHECKING:
+    from iop.edge.attempts import Attempts
+    from iop.edge.control_link import ControlLink
+    from iop.interfaces import IClock
+    from iop.records import RouteEntry
+
+_MODELS: Final = "/v1/models"
+_ONE_MODEL: Final = "/v1/models/"
+#: What is served by a Node: the path here, and below the target's base URL.
+_CALLS: Final = {"/v1/chat/completions": "/chat/completions"}
+#: Request headers that travel to the upstream; everything else stays here.
+_PASSED_ON: Final = frozenset({b"accept", b"content-type", b"openai-beta"})
+_JSON: Final = (b"content-type", b"application/json")
+_BEARER: Final = b"bearer "
+_MODEL_LIMIT: Final = 256
+
+_log = Logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Caller:
+    """A request id and the two hashes of a well-formed token; the token itself is not kept."""
+
+    request_id: str
+    digest: bytes = field(repr=False)
+    proof: bytes = field(repr=False)
+
+
+@implementer(IHttpApplication)
+class Api:
+    """Answers callers.
+
+    :param body_bytes: the largest request body that is read.
+    """
+
+    def __init__(self, link: ControlLink, attempts: Attempts, clock: IClock, body_bytes: int) -> None:
+        self._link = link
+        self._attempts = attempts
+        self._clock = clock
+        self._body_bytes = body_bytes
+        self._answers: set[Answer] = set()
+        self._drained: Deferred[None] | None = None
+
+    # -- IHttpApplication ---------------------------------------------------------------------------------------------
+
+    def headed(self, exchange: IExchange) -> int | None:
+        """Token first, then path and method; nobody without a token learns what is here."""
+        request_id = _request_id(exchange.head)
+        try:
+            caller = _caller(exchange.head, request_id)
+            authenticate(self._link.projection(), caller.digest, self._clock.wall_ms())
+        except IopError as error:
+            self._refuse(exchange, request_id, refusal_of(error))
+            return None
+        return self._judged(exchange, request_id)
+
+    def bodied(self, exchange: IExchange, body: bytearray) -> None:
+        """Serve a request that :meth:`headed` let through."""
+        request_id = _request_id(exchange.head)
+        try:
+            caller = _caller(exchange.head, request_id)
+            if exchange.head.path in _CALLS:
+                self._call(exchange, caller, bytes(body))
+            else:
+                self._list(exchange, caller)
+        except IopError as error:
+            self._refuse(exchange, request_id, refusal_of(error))
+
+    def refuse(self, status: int, code: str, message: str) -> tuple[Headers, bytes]:
+        """What the HTTP server answers on its own."""
+        refusal = Refusal(status, code, message)
+        return [_JSON, (b"x-request-id", new_id().encode())], refusal.body()
+
+    # -- for the service ----------------------------------------------------------------------------------------------
+
+    def drained(self) -> Deferred[None]:
+        """Fires once nothing is being answered."""
+        if not self._answers:
+            return succeed(None)
+        self._drained = Deferred()
+        return self._drained
+
+    # -- endpoints ----------------------------------------------------------------------------------------------------
+
+    def _judged(self, exchange: IExchange, request_id: str) -> int | None:
+        path, method = exchange.head.path, exchange.head.method
+        if path in _CALLS:
+            allowed, limit = "POST", self._body_bytes
+        elif path == _MODELS or path.startswith(_ONE_MODEL):
+            allowed, limit = "GET", 0
+        else:
+            self._refuse(exchange, request_id, NO_SUCH_PATH)
+            return None
+        if method == allowed:
+            return limit
+        self._refuse(exchange, request_id, METHOD_NOT_ALLOWED, (b"allow", allowed.encode()))
+        return None
+
+    def _call(self, exchange: IExchange, caller: _Caller, body: bytes) -> None:
+        document, spans = parse_object(body)
+        model = document.get("model")
+        if not isinstance(model, str) or not 0 < len(model) <= _MODEL_LIMIT:
+            missing = Refusal(400, "missing_model", "the body names no model", param="model")
+            self._refuse(exchange, caller.request_id, missing)
+            return
+        start, end = spans["model"]
+        call = Call(
+            request_id=caller.request_id,
+            digest=caller.digest,
+            proof=caller.proof,
+            model=model,
+            method="POST",
+            path=_CALLS[exchange.head.path],
+            headers=[
+                (name.decode("latin-1"), value.decode("latin-1"))
+                for name, value in exchange.head.headers
+                if name in _PASSED_ON
+            ],
+            body=lambda upstream_model: body[:start] + json.dumps(upstream_model).encode() + body[end:],
+        )
+        answer = Answer(exchange, caller.request_id, model, self._clock)
+        self._answers.add(answer)
+        answer.over.addCallback(lambda _: self._answered(answer))
+        answer.take(self._attempts.dispatch(call, answer))
+
+    def _list(self, exchange: IExchange, caller: _Caller) -> None:
+        projection = self._link.projection()
+        token = authenticate(projection, caller.digest, self._clock.wall_ms())
+        if exchange.head.path == _MODELS:
+            routes = projection.routes_of(token.principal)
+            self._answer(exchange, caller, {"object": "list", "data": [_model(route) for route in routes]})
+            return
+        route = projection.route(token.principal, _decoded(exchange.head.path.removeprefix(_ONE_MODEL)))
+        if route is None:
+            raise NoSuchModel
+        self._answer(exchange, caller, _model(route))
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def _answer(self, exchange: IExchange, caller: _Caller, document: dict[str, Any]) -> None:
+        _finished(exchange, caller.request_id, 200)
+        headers = [_JSON, (b"x-request-id", caller.request_id.encode())]
+        exchange.respond(200, headers, json.dumps(document, ensure_ascii=False).encode())
+
+    def _refuse(self, exchange: IExchange, request_id: str, refusal: Refusal, *more: tuple[bytes, bytes]) -> None:
+        _finished(exchange, request_id, refusal.status, refusal.code)
+        exchange.respond(refusal.status, [*refusal.headers(request_id), *more], refusal.body())
+
+    def _answered(self, answer: Answer) -> None:
+        self._answers.discard(answer)
+        if self._drained is not None and not self._answers:
+            self._drained.callback(None)
+            self._drained = None
+
+
+def _request_id(head: RequestHead) -> str:
+    """The caller's own id if it is a sane one, else a new one."""
+    given = (head.header(b"x-request-id") or b"").decode("latin-1")
+    return given if is_request_id(given) else new_id()
+
+
+def _caller(head: RequestHead, request_id: str) -> _Caller:
+    """Read the one form of authorization: a single ``Bearer`` and a well-formed token (P20)."""
+    values = [value for name, value in head.headers if name == b"authorization"]
+    if len(values) != 1 or values[0][: len(_BEARER)].lower() != _BEARER:
+        raise TokenRefused
+    try:
+        token = parse_token(values[0][len(_BEARER) :].decode("ascii"))
+    except (UnicodeDecodeError, MalformedToken):
+        raise TokenRefused from None
+    return _Caller(request_id, token_digest(token), token_proof(token))
+
+
+def _decoded(text: str) -> str:
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        raise NoSuchModel from None
+
+
+def _model(route: RouteEntry) -> dict[str, str | int]:
+    return {"id": route.model, "object": "model", "created": 0, "owned_by": "iop"}
+
+
+def _finished(exchange: IExchange, request_id: str, status: int, code: str = "") -> None:
+    _log.info(
+        "edge.request.finished",
+        request_id=request_id,
+        method=exchange.head.method,
+        status=status,
+        code=code,
+    )
