@@ -293,8 +293,13 @@ class EdgeLink:
             raise UnexpectedMessage("the Edge acknowledges a projection that was not sent to it")
         for passed in [sent for sent in self._digests if sent < outcome.generation]:
             del self._digests[passed]
-        await self._edges.store.edge_sessions.acknowledge(self._session, outcome.generation, outcome.unconfirmed)
+        newest = await self._edges.store.edge_sessions.acknowledge(
+            self._session, outcome.generation, outcome.unconfirmed
+        )
         self._edges.changed()
+        if not newest:
+            # A mutation that came between the hello's reading and its answer was published to nobody here.
+            self._watch(self._push(self._sent + 1))
 
     # -- small things -------------------------------------------------------------------------------------------------
 

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from twisted.logger import Logger
 
 from iop.core.profiles import PROFILES
-from iop.crypto.at_rest import Place, open_secret
+from iop.crypto.at_rest import Place
 from iop.crypto.lease import LeaseStatement, seal_lease
 from iop.errors import AttestationRefused, CannotOpen, KeyMissing, StoreBusy
 from iop.records import LeaseGrant, LeaseQuestion, LeaseRefusal, SealedSecret
+from iop.secret import Secret
 from iop.units import new_id
 from iop.wire import control_pb2
 from iop.wire.convert import binding_from_wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from iop.crypto.attestation import AttestationVerifier
     from iop.crypto.issuer import Issuer
     from iop.crypto.keyring import Keyring
     from iop.interfaces import IAudit, IClock, ILeaseAuthority
-    from iop.secret import Secret
+
+#: Opens a stored secret; a seam so that a test can count how often anything is decrypted.
+Unseal: TypeAlias = "Callable[[Keyring, Place, SealedSecret], Secret]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +52,7 @@ def secret_place(deployment_id: str, principal: str, slot: str, profile: str, ta
 
 
 class LeaseDesk:
-    """Answers lease requests of authenticated, ready Edge sessions.
-
-    :param unseal: opens a stored secret; a seam so that a test can count how often anything is decrypted.
-    """
+    """Answers lease requests of authenticated, ready Edge sessions."""
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class LeaseDesk:
         keyring: Keyring,
         issuer: Issuer,
         clock: IClock,
-        unseal: Callable[[Keyring, Place, SealedSecret], Secret] = open_secret,
+        unseal: Unseal,
     ) -> None:
         self._scope = scope
         self._authority = authority

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from iop.control_plane.credential_api import CredentialApi
 from iop.control_plane.edges import Edges
 from iop.control_plane.generation import GenerationWatch
-from iop.control_plane.leases import LeaseDesk, LeaseScope
+from iop.control_plane.leases import LeaseDesk, LeaseScope, Unseal
 from iop.control_plane.mutations import Mutations
 from iop.control_plane.projections import Publisher
+from iop.crypto.at_rest import open_secret
 
 if TYPE_CHECKING:
     from iop.control_plane.config import ControlPlaneConfig
@@ -40,8 +41,10 @@ class Plane:
     api: CredentialApi
 
 
-def build_plane(config: ControlPlaneConfig, store: IStore, keys: Keys, clock: IClock) -> Plane:
-    """Build and wire; nothing is started."""
+def build_plane(
+    config: ControlPlaneConfig, store: IStore, keys: Keys, clock: IClock, unseal: Unseal = open_secret
+) -> Plane:
+    """Build and wire; nothing is started. ``unseal`` opens stored secrets."""
     deployment, lease = config.deployment, config.lease
     desk = LeaseDesk(
         scope=LeaseScope(deployment.id, deployment.trust_domain, int(lease.ttl_seconds * 1000)),
@@ -51,6 +54,7 @@ def build_plane(config: ControlPlaneConfig, store: IStore, keys: Keys, clock: IC
         keyring=keys.keyring,
         issuer=keys.issuer,
         clock=clock,
+        unseal=unseal,
     )
     edges = Edges(
         store=store,

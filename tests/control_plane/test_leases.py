@@ -1,0 +1,287 @@
+"""Leases from the Control Plane: what an Edge may claim, what it gets, and when anything is decrypted at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from google.protobuf.message import Message
+from twisted.internet.defer import Deferred
+
+from iop.crypto.keyring import Keyring
+from iop.crypto.lease import open_lease
+from iop.crypto.node_keys import NodeKeys
+from iop.crypto.tokens import mint
+from iop.errors import CannotOpen
+from iop.records import TokenKind
+from iop.testing.pki import TRUST_DOMAIN
+from iop.units import Role, new_id
+from iop.wire import control_pb2, runtime_pb2
+from tests.control_plane.world import CANARY, DEPLOYMENT, PlayedNode, WorldCase, hello, result_of
+
+
+class LeaseCase(WorldCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.connection, _ = self.world.enrolled()
+
+    def acquire(self, message: Message) -> control_pb2.AcquireLeaseResponse:
+        answer = result_of(self.connection.ask(message))
+        if not isinstance(answer, control_pb2.AcquireLeaseResponse):
+            raise AssertionError(answer)
+        return answer
+
+    def refused(self, message: Message) -> control_pb2.LeaseRefusal:
+        """The refusal; nothing was decrypted for it, and it carries nothing sealed (C23)."""
+        before = self.world.unsealed
+        answer = self.acquire(message)
+        self.assertEqual(answer.WhichOneof("result"), "refusal")
+        self.assertEqual(self.world.unsealed, before)
+        self.assertNotIn(CANARY, answer.SerializeToString())
+        return answer.refusal
+
+    def opened(self, lease: runtime_pb2.SealedLease, node: PlayedNode | None = None, **changed: Any) -> bytes:
+        """What the Node reads in a lease."""
+        fields: dict[str, Any] = {
+            "now_ms": self.world.clock.wall_ms(),
+            "skew_ms": 5000,
+            "find_private_key": (node or self.node).keys.find,
+            "deployment_id": DEPLOYMENT,
+            "trust_domain": TRUST_DOMAIN,
+            "edge": "edge1",
+            "node": "node1",
+            "binding": self.binding(),
+            "token_id": self.world.tokens["ann", TokenKind.USE].record.token_id,
+        }
+        with open_lease(self.world.pinned, lease, **(fields | changed)).secret as secret:
+            return bytes(secret.reveal())
+
+
+class GrantTests(LeaseCase):
+    def test_the_node_reads_the_secret(self) -> None:
+        """C21, C43: the lease opens for the Node it names, with the stored secret in it; one thing was decrypted."""
+        lease = self.acquire(self.question()).lease
+        self.assertEqual(self.opened(lease), CANARY)
+        self.assertEqual(self.world.unsealed, 1)
+        self.assertNotIn(CANARY, lease.SerializeToString())
+
+    def test_another_node_does_not(self) -> None:
+        """P11: another Node's keys open nothing."""
+        lease = self.acquire(self.question()).lease
+        with self.assertRaises(CannotOpen):
+            self.opened(lease, self.world.node("node2"))
+
+    def test_it_ends(self) -> None:
+        """L6, C22: 60 seconds after the authorising read it opens no more."""
+        lease = self.acquire(self.question()).lease
+        self.world.clock.advance(59.9)
+        self.assertEqual(self.opened(lease), CANARY)
+        self.world.clock.advance(0.1)
+        with self.assertRaises(CannotOpen):
+            self.opened(lease)
+
+    def test_it_does_not_outlive_the_attestation(self) -> None:
+        """L6: an attestation that ends in five seconds ends the lease with it."""
+        soon = self.world.clock.wall_ms() + 5000
+        lease = self.acquire(self.question(attestation=self.node.attestation("edge1", expires_ms=soon))).lease
+        self.world.clock.advance(5)
+        with self.assertRaises(CannotOpen):
+            self.opened(lease)
+
+    def test_an_audit_row_stands_before_the_lease(self) -> None:
+        """P26: a grant and a refusal have one row each, which hold ids and outcomes only."""
+        before = len(result_of(self.world.store.audit.tail(1000)))
+        self.acquire(self.question())
+        self.acquire(self.question(token_id=new_id()))
+        rows = result_of(self.world.store.audit.tail(1000))[before:]
+        self.assertEqual([row.outcome for row in rows], ["granted", "token_refused"])
+        proof = self.world.tokens["ann", TokenKind.USE].record.proof
+        for row in rows:
+            self.assertNotIn(proof.hex(), repr(row))
+            self.assertNotIn(CANARY.decode(), repr(row))
+
+    def test_a_secret_under_a_lost_key_is_a_typed_refusal(self) -> None:
+        """L4: what this keyring cannot open answers ``secret_unreadable`` and is audited."""
+        self.world.keyring = Keyring.create(self.world.folder / "other-keyring.json")
+        self.world.plane = self.world.build()
+        self.connection, _ = self.world.enrolled("edge2")
+        answer = self.acquire(self.question("edge2"))
+        self.assertEqual(answer.refusal.code, "secret_unreadable")
+        self.assertFalse(answer.refusal.retryable)
+        self.assertEqual(result_of(self.world.store.audit.tail(1))[0].outcome, "secret_unreadable")
+
+
+class HostileEdgeTests(LeaseCase):
+    """An Edge with its own keys and everything it ever saw, against attestation and durable re-read."""
+
+    def test_its_own_key(self) -> None:
+        """P11: a key that the Edge made, with the Node's attestation of another."""
+        own = NodeKeys(self.world.clock).current().public_key
+        self.assertEqual(self.refused(self.question(recipient_public_key=own)).code, "attestation_refused")
+
+    def test_its_own_key_attested_by_itself(self) -> None:
+        """P11: an Edge's certificate signs for no Node."""
+        edge = PlayedNode("node1", self.world.pki.issue(Role.EDGE, "edge1"), NodeKeys(self.world.clock))
+        message = self.question(
+            recipient_public_key=edge.keys.current().public_key, attestation=edge.attestation("edge1")
+        )
+        self.assertEqual(self.refused(message).code, "attestation_refused")
+
+    def test_another_nodes_key(self) -> None:
+        """P11: a genuine key of another Node, for a binding that names this one."""
+        other = self.world.node("node2")
+        message = self.question(
+            recipient_public_key=other.keys.current().public_key, attestation=other.attestation("edge1")
+        )
+        self.assertEqual(self.refused(message).code, "attestation_refused")
+
+    def test_another_nodes_key_under_this_ones_name(self) -> None:
+        """P11: Node 2 signs a statement that says node1; its certificate does not."""
+        other = self.world.node("node2")
+        message = self.question(
+            recipient_public_key=other.keys.current().public_key, attestation=other.attestation("edge1", node="node1")
+        )
+        self.assertEqual(self.refused(message).code, "attestation_refused")
+
+    def test_an_expired_attestation(self) -> None:
+        """P11: recorded, and past its time."""
+        attestation = self.node.attestation("edge1")
+        key = self.node.keys.current().public_key
+        self.world.clock.wall_at_boot_ms += 906_000
+        self.assertEqual(
+            self.refused(self.question(attestation=attestation, recipient_public_key=key)).code, "attestation_refused"
+        )
+
+    def test_an_attestation_that_never_ends(self) -> None:
+        """A Node cannot attest a key for longer than a key lives."""
+        far = self.world.clock.wall_ms() + 3_600_000
+        message = self.question(attestation=self.node.attestation("edge1", expires_ms=far))
+        self.assertEqual(self.refused(message).code, "attestation_refused")
+
+    def test_an_attestation_for_another_edge(self) -> None:
+        """P11: what Edge 2 recorded is worth nothing on Edge 1."""
+        self.assertEqual(
+            self.refused(self.question(attestation=self.node.attestation("edge2"))).code, "attestation_refused"
+        )
+
+    def test_a_token_id_without_its_proof(self) -> None:
+        """A projection names every token, but only who saw one has its proof."""
+        for proof in (b"", bytes(32), self.world.tokens["ann", TokenKind.USE].record.digest):
+            self.assertEqual(self.refused(self.question(token_proof=proof)).code, "token_refused")
+
+    def test_a_token_nobody_has(self) -> None:
+        made_up = mint(TokenKind.USE).record
+        self.assertEqual(
+            self.refused(self.question(token_id=made_up.token_id, token_proof=made_up.proof)).code, "token_refused"
+        )
+
+    def test_a_manage_token(self) -> None:
+        """A ``manage`` token opens no lease, whoever got hold of it."""
+        manage = self.world.tokens["ann", TokenKind.MANAGE].record
+        self.assertEqual(
+            self.refused(self.question(token_id=manage.token_id, token_proof=manage.proof)).code, "token_refused"
+        )
+
+    def test_an_older_generation(self) -> None:
+        """P12: refused, and told that a newer projection may help."""
+        refusal = self.refused(self.question(binding=self.binding(generation=self.generation() - 1)))
+        self.assertEqual((refusal.code, refusal.retryable), ("stale_generation", True))
+        self.assertEqual(refusal.generation, self.generation())
+
+    def test_a_generation_that_is_not_yet(self) -> None:
+        """P12: nothing that waiting would heal."""
+        refusal = self.refused(self.question(binding=self.binding(generation=self.generation() + 1)))
+        self.assertEqual((refusal.code, refusal.retryable), ("binding_mismatch", False))
+
+    def test_every_bound_field(self) -> None:
+        """P12 at the Control Plane: one row per field, each changed alone, each refused without decrypting."""
+        bob = self.world.principal("bob")
+        bobs = self.world.slot(bob)
+        bobs_route = self.world.route(bob, bobs.slot)
+        changed: dict[str, Any] = {
+            "principal": bob,
+            "route": bobs_route.route,
+            "slot": bobs.slot,
+            "profile": "openai-compatible",
+            "target": "elsewhere",
+            "credential_revision": 2,
+            "route_revision": 2,
+        }
+        for field, value in changed.items():
+            refusal = self.refused(self.question(binding=self.binding(**{field: value})))
+            self.assertIn(refusal.code, ("binding_mismatch", "slot_refused", "token_refused"), field)
+            self.assertFalse(refusal.retryable, field)
+        self.assertEqual(
+            self.refused(self.question(binding=self.binding(node="node2"))).code, "attestation_refused", "node"
+        )
+
+    def test_another_principals_route_whole(self) -> None:
+        """P12: everything of Bob's, with Ann's token."""
+        bob = self.world.principal("bob")
+        slot = self.world.slot(bob)
+        route = self.world.route(bob, slot.slot)
+        binding = self.binding(principal=bob, slot=slot.slot, route=route.route)
+        self.assertEqual(self.refused(self.question(binding=binding)).code, "token_refused")
+
+    def test_a_binding_with_holes_ends_the_connection(self) -> None:
+        """L2: what is not even a binding is a broken wire."""
+        message = self.question()
+        message.ClearField("binding")
+        self.failureResultOf(self.connection.ask(message))
+        self.assertIsNotNone(self.connection.edge.lost_for)
+
+    def test_nobody_else_suffers(self) -> None:
+        """After all of that, another Edge gets its lease and the hostile one's honest request succeeds too."""
+        self.test_its_own_key()
+        self.test_a_token_id_without_its_proof()
+        other, _ = self.world.enrolled("edge2")
+        answer = result_of(other.ask(self.question("edge2")))
+        self.assertEqual(answer.WhichOneof("result"), "lease")
+        self.assertEqual(self.acquire(self.question()).WhichOneof("result"), "lease")
+
+
+class DenialTests(LeaseCase):
+    def test_a_denied_node_gets_nothing(self) -> None:
+        """P13: once the denial is committed no lease is sealed to that name, whatever generation the Edge knows."""
+        denied = result_of(self.world.store.denials.deny("node", "node1", "host:test"))
+        refusal = self.refused(self.question(binding=self.binding(generation=denied.generation)))
+        self.assertEqual((refusal.code, refusal.retryable), ("node_denied", False))
+
+    def test_a_denied_edge_gets_nothing(self) -> None:
+        """P13: nor does an Edge, on the connection it already has."""
+        denied = result_of(self.world.store.denials.deny("edge", "edge1", "host:test"))
+        refusal = self.refused(self.question(binding=self.binding(generation=denied.generation)))
+        self.assertEqual(refusal.code, "edge_denied")
+
+
+class OrderTests(LeaseCase):
+    def test_the_newer_projection_goes_ahead_of_the_refusal(self) -> None:
+        """L4: the projection that heals a stale request is written to the connection before its refusal."""
+        before = self.binding()
+        self.world.principal("carol")
+        received = self.connection.edge.received
+        answer = self.connection.ask(self.question(binding=before))
+        answer.addCallback(received.append)
+        self.assertEqual(
+            [type(message).__name__ for message in received],
+            ["PrincipalProjectionApplyRequest", "AcquireLeaseResponse"],
+        )
+
+    def test_no_lease_before_the_word_on_the_projection(self) -> None:
+        """L1: an Edge that was accepted but has said nothing about its projection is closed when it asks."""
+        connection = self.world.connect("edge2")
+        result_of(connection.ask(hello("edge2")))
+        self.failureResultOf(connection.ask(self.question("edge2")))
+        self.assertIsNotNone(connection.edge.lost_for)
+
+    def test_an_acknowledgement_stands_for_nothing(self) -> None:
+        """C50: an Edge that acknowledges what it never applied still gets no lease for what it believed."""
+        believed = self.binding()
+        self.world.route(self.ann, self.slot.slot, expected=self.route.revision)
+        published = Deferred.fromCoroutine(self.world.plane.edges.publish(self.generation()))
+        self.world.pump()
+        result_of(published)
+        refusal = self.refused(self.question(binding=believed))
+        self.assertEqual(refusal.code, "stale_generation")
+        lied = replace(believed, generation=self.generation())
+        self.assertEqual(self.refused(self.question(binding=lied)).code, "binding_mismatch")
