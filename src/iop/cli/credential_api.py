@@ -101,12 +101,12 @@ class CredentialApi:
         headers = {"content-type": "application/json", **precondition}
         return await self._call("PUT", f"/v1/routes/{quote(model, safe='')}", headers, body)
 
-    async def revision_of(self, model: str) -> int | None:
-        """The current revision of the route of ``model``, or None if there is none."""
+    async def route(self, model: str) -> Json | None:
+        """The route of ``model``, or None if there is none."""
         routes = (await self.routes())["routes"]
         if not isinstance(routes, list):
             raise _bad_answer(200)
-        return next((int(route["revision"]) for route in routes if route["model"] == model), None)
+        return next((route for route in routes if route["model"] == model), None)
 
     async def _call(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Json:
         content = bytearray()

@@ -41,7 +41,8 @@ def set_route(
     """
 
     async def put(api: CredentialApi) -> Json:
-        revision = await api.revision_of(model)
+        present = await api.route(model)
+        revision = None if present is None else int(str(present["revision"]))
         return await api.put_route(model, slot_id, upstream_model or model, selector, revision)
 
     print_mutation(server.call(put), _COLUMNS, as_json=as_json)

@@ -1,0 +1,263 @@
+"""The quickstart itself: set up, start, bootstrap, store, route, ask, and stay or stop."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from treq.client import HTTPClient
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError
+from twisted.internet.error import ConnectError, ConnectionClosed
+from twisted.internet.task import deferLater
+from twisted.web.client import Agent, ResponseFailed
+from twisted.web.http_headers import Headers
+
+from iop.cli.credential_api import CredentialApi, Json, read_token
+from iop.cli.host import actor
+from iop.cli.quickstart.configs import STAND_IN_TARGET, write_configs
+from iop.cli.quickstart.home import Home, Settings
+from iop.cli.quickstart.hops import Hop, complete, hops
+from iop.cli.quickstart.processes import Children, QuickstartFailed
+from iop.crypto.tokens import mint
+from iop.errors import BadConfig
+from iop.files import read_private, write_private
+from iop.net.tls import WebClientPolicy
+from iop.records import TokenKind
+from iop.secret import Secret
+from iop.store.sqlite import open_sqlite
+from iop.testing.provider import MODEL as STAND_IN_MODEL
+from iop.units import SECRET_LIMIT, Role, new_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from iop.cli.quickstart.processes import Child
+    from iop.process.role import IReactor
+
+QUESTION: Final = "Say hello in one sentence."
+_CHAT_SECONDS: Final = 60.0
+_ANSWER_LIMIT: Final = 1024 * 1024
+_LOG_TRIES: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A deployment that answered: what it is reached by, and what came of the first request."""
+
+    document: Json
+    answer: str
+    seen: list[Hop]
+
+
+class Quickstart:
+    """One run.
+
+    :param home: the folder, held.
+    :param settings: what is decided; its upstream is used.
+    :param secret: the upstream's secret if one was given; disposed of by the caller.
+    :param say: called with each step's name before it begins.
+    """
+
+    def __init__(
+        self, reactor: IReactor, home: Home, settings: Settings, secret: Secret | None, say: Callable[[str], None]
+    ) -> None:
+        self._reactor: Any = reactor
+        self._home = home
+        self._settings = settings
+        self._secret = secret
+        self._say = say
+        self._children = Children(reactor, home)
+
+    async def run(self, ready: Callable[[Running], None], *, once: bool) -> bool:
+        """Start everything, tell ``ready``, and, unless ``once``, go on until a signal or the end of a process.
+
+        Whatever happens, no process is left.
+
+        :returns: False if a signal came before it was ready.
+        :raises QuickstartFailed: if a process or the request failed.
+        """
+        work = Deferred.fromCoroutine(self._until_done(ready, once))
+        self._reactor.callWhenRunning(self._on_signals, work.cancel)
+        try:
+            await work
+        except CancelledError:
+            return self._told
+        finally:
+            self._say("Stopping")
+            await self._children.stop()
+        return True
+
+    def _on_signals(self, what: Callable[[], None]) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: self._reactor.callFromThread(what))
+
+    _told = False
+
+    async def _until_done(self, ready: Callable[[Running], None], once: bool) -> None:
+        running = await self._start()
+        self._told = True
+        ready(running)
+        if not once:
+            ended = await self._children.first_death
+            raise ended.failure("ended by itself")
+
+    async def _start(self) -> Running:
+        home, settings = self._home, self._settings
+        self._say("Certificates, keys, store, configuration")
+        home.make_certificates()
+        home.make_keys()
+        home.make_store(settings.deployment)
+        write_configs(home, settings)
+        home.keep(settings)
+        self._say("Principal and tokens")
+        await self._make_principal()
+        if settings.upstream is None:
+            self._say("Local stand-in provider")
+            await self._start_stand_in()
+        roles: dict[Role, Child] = {}
+        for role, title in ((Role.CONTROL_PLANE, "Control Plane"), (Role.EDGE, "Edge"), (Role.NODE, "Node")):
+            self._say(title)
+            roles[role] = await self._children.start_role(role)
+        self._say("Waiting until they are connected")
+        for role, port in (
+            (Role.CONTROL_PLANE, "control_plane_status"),
+            (Role.NODE, "node_status"),
+            (Role.EDGE, "edge_status"),
+        ):
+            await self._children.until_ready(roles[role], settings.ports[port])
+        self._say("Provider secret and route, over the credential HTTPS API")
+        await self._store_and_route()
+        self._say("One chat completion, through the Edge")
+        answer, request_id = await self._ask()
+        return Running(self._document(roles), answer, await self._hops(request_id))
+
+    # -- set-up -------------------------------------------------------------------------------------------------------
+
+    async def _make_principal(self) -> None:
+        """A principal with its two tokens. The use token is written last: with it, everything before it is there."""
+        home = self._home
+        if home.use_token.exists():
+            return
+        use, manage = mint(TokenKind.USE), mint(TokenKind.MANAGE)
+        store = await open_sqlite(home.database, self._settings.deployment, self._reactor)
+        try:
+            # named anew each time: tokens that a cut-off run did not get to write are nobody's
+            await store.principals.create(f"quickstart-{new_id()}", [use.record, manage.record], actor())
+        finally:
+            await store.close()
+        with use.text, manage.text:
+            write_private(home.manage_token, manage.text.reveal())
+            write_private(home.use_token, use.text.reveal())
+
+    async def _start_stand_in(self) -> None:
+        port_file = self._home.run / "provider.port"
+        port_file.unlink(missing_ok=True)
+        child = self._children.start(
+            "provider",
+            [
+                *(sys.executable, "-m", "iop.testing.provider"),
+                *("--secret-file", str(self._home.provider_secret)),
+                *("--port-file", str(port_file)),
+                *("--port", str(self._settings.ports["provider"])),
+            ],
+        )
+        await self._children.until(child, "did not start", port_file.exists)
+
+    async def _store_and_route(self) -> None:
+        """A slot with the secret, unless there is one already, and the model's route to it."""
+        upstream = self._settings.upstream
+        target = upstream.target if upstream else STAND_IN_TARGET
+        profile = upstream.profile if upstream else "openai"
+        model = upstream.model if upstream else STAND_IN_MODEL
+        api = CredentialApi(self._reactor, self._url("credential_https"), self._home.ca, self._home.manage_token)
+        stored = self._home.stored()
+        with self._own_secret() as secret:
+            same_place = stored is not None and (stored.target, stored.profile) == (target, profile)
+            if stored is None or not same_place or (len(secret) and not stored.is_of(secret)):
+                if not len(secret):
+                    raise BadConfig(
+                        f"no secret is stored for {target} yet", hint="give the provider's secret: --secret-file FILE"
+                    )
+                made = await api.create_slot(f"quickstart-{new_id()}", profile, target, secret)
+                stored = self._home.keep_stored(str(made["slot"]), target, profile, secret)
+        route = await api.route(model)
+        if route is None or route["slot"] != stored.slot:
+            revision = None if route is None else int(str(route["revision"]))
+            await api.put_route(model, stored.slot, model, "", revision)
+
+    def _own_secret(self) -> Secret:
+        """The secret to store; empty if the one stored before is to be used."""
+        if self._settings.upstream is None:
+            return Secret(read_private(self._home.provider_secret, SECRET_LIMIT))
+        return Secret(bytearray() if self._secret is None else bytearray(self._secret.reveal()))
+
+    # -- the request --------------------------------------------------------------------------------------------------
+
+    async def _ask(self) -> tuple[str, str]:
+        """The model's answer, and the id under which the roles logged the request."""
+        upstream = self._settings.upstream
+        model = upstream.model if upstream else STAND_IN_MODEL
+        body = json.dumps({"model": model, "messages": [{"role": "user", "content": QUESTION}]}).encode()
+        token = read_token(self._home.use_token)
+        content = bytearray()
+
+        def keep(piece: bytes) -> None:
+            content.extend(piece[: _ANSWER_LIMIT - len(content)])
+
+        try:
+            response = await HTTPClient(Agent(self._reactor, WebClientPolicy(self._home.ca))).request(
+                "POST",
+                self._url("api") + "/v1/chat/completions",
+                headers=Headers({"authorization": [f"Bearer {token}"], "content-type": ["application/json"]}),
+                data=io.BytesIO(body),
+                timeout=_CHAT_SECONDS,
+                unbuffered=True,
+                reactor=self._reactor,
+            )
+            await response.collect(keep)
+        except (ConnectError, ConnectionClosed, ResponseFailed, TimeoutError) as error:
+            raise QuickstartFailed(
+                f"the Edge did not answer ({type(error).__name__})", hint=f"its log: {self._home.log('edge')}"
+            ) from None
+        text = bytes(content).decode("utf-8", "replace")
+        if response.code != 200:
+            raise QuickstartFailed(
+                f"the request was answered {response.code}: {text[:500]}", hint=f"logs are in {self._home.logs}"
+            )
+        request_id = response.headers.getRawHeaders("x-request-id", [""])[0]
+        return str(json.loads(text)["choices"][0]["message"]["content"]), request_id
+
+    async def _hops(self, request_id: str) -> list[Hop]:
+        """What the roles logged; the last lines may be written a moment after the answer."""
+        for _ in range(_LOG_TRIES):
+            found = hops(self._home, request_id)
+            if complete(found):
+                break
+            await deferLater(self._reactor, 0.05)
+        return found
+
+    # -- what it is reached by ----------------------------------------------------------------------------------------
+
+    def _url(self, listener: str) -> str:
+        return f"https://127.0.0.1:{self._settings.ports[listener]}"
+
+    def _document(self, roles: dict[Role, Child]) -> Json:
+        home, upstream = self._home, self._settings.upstream
+        return {
+            "home": str(home.root),
+            "edge_url": self._url("api"),
+            "edge_ca": str(home.ca),
+            "token_file": str(home.use_token),
+            "manage_token_file": str(home.manage_token),
+            "credential_url": self._url("credential_https"),
+            "credential_ca": str(home.ca),
+            "client_url": None,
+            "client_ca": None,
+            "operator_socket": None,
+            "model": upstream.model if upstream else STAND_IN_MODEL,
+            "pids": {role.value: roles[role].pid if role in roles else None for role in Role},
+        }

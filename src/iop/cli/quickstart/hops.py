@@ -1,0 +1,67 @@
+"""Who saw what of one request, from what the roles logged of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from iop.units import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from iop.cli.quickstart.home import Home
+
+Line = dict[str, Any]
+#: Bytes of a log that are read from its end; the request was the last thing that happened.
+_TAIL_BYTES: Final = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One line for people: who, and what was seen there."""
+
+    who: str
+    saw: str
+
+
+#: Sentences by event, in the order in which a request meets them.
+_SENTENCES: Final[dict[str, Callable[[Line], str]]] = {
+    "edge.request.routed": lambda line: (
+        f"saw your words; found you by the SHA-256 of your token, chose {line['node']} for {line['model']}"
+    ),
+    "control.lease.granted": lambda line: (
+        f"opened the stored secret and sealed it to {line['node']} alone, for {line['seconds']} s and this use; "
+        "saw none of your words"
+    ),
+    "edge.lease.acquired": lambda line: f"carried that lease, {line['bytes']} bytes that it cannot open",
+    "node.run.started": lambda line: f"opened the lease and called {line['target']} with the secret, in this one call",
+    "node.run.finished": lambda line: f"passed the answer on: status {line['status']}, {line['bytes']} bytes",
+}
+_ROLES: Final = (Role.EDGE, Role.CONTROL_PLANE, Role.NODE)
+
+
+def hops(home: Home, request_id: str) -> list[Hop]:
+    """The hops of a request that the logs know so far."""
+    lines = [line for role in _ROLES for line in _lines(home, role) if line.get("request_id") == request_id]
+    by_event = {line["event"]: line for line in lines}
+    return [
+        Hop(by_event[event]["name"], sentence(by_event[event]))
+        for event, sentence in _SENTENCES.items()
+        if event in by_event
+    ]
+
+
+def complete(found: list[Hop]) -> bool:
+    """Whether every hop was logged."""
+    return len(found) == len(_SENTENCES)
+
+
+def _lines(home: Home, role: Role) -> Iterator[Line]:
+    with home.log(role.value).open("rb") as log:
+        log.seek(max(0, log.seek(0, 2) - _TAIL_BYTES))
+        for text in log:
+            # the first line may be cut, and a line may be a person's
+            if text.startswith(b"{") and text.endswith(b"}\n"):
+                yield json.loads(text)
