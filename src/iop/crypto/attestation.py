@@ -148,7 +148,7 @@ class AttestationVerifier:
             leaf, *others = (x509.load_der_x509_certificate(each) for each in chain)
             now = datetime.fromtimestamp(now_ms / 1000, UTC)
             verified = self._policy.time(now).build_client_verifier().verify(leaf, others)
-        except (ValueError, VerificationError):
+        except (ValueError, x509.InvalidVersion, VerificationError):
             raise AttestationRefused("the attestation's certificate chain does not lead to the trusted CA") from None
         until = min(certificate.not_valid_after_utc for certificate in verified.chain)
         return leaf, int(until.timestamp() * 1000)
