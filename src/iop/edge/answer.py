@@ -64,8 +64,7 @@ class Answer:
         self._bytes = 0
         self._paused = False
         self._owed = 0
-        #: Fires when nothing more will happen to the caller.
-        self.over: Deferred[None] = Deferred()
+        self._over = False
         exchange.on_gone(self._gone)
         exchange.on_writable(self._pause, self._resume)
 
@@ -101,7 +100,7 @@ class Answer:
 
     def failed(self, failure: RunFailure) -> None:
         """The answer broke off after its head: the caller must see that it is not whole."""
-        if self.over.called:
+        if self._over:
             return
         if self._status:
             self._exchange.abort()
@@ -128,7 +127,7 @@ class Answer:
         self._dispatched = dispatched
 
     def _refused(self, failure: Failure) -> None:
-        if self.over.called:
+        if self._over:
             return
         if isinstance(failure.value, IopError):
             self._refuse(refusal_of(failure.value))
@@ -153,8 +152,9 @@ class Answer:
             self._dispatching.cancel()
 
     def _end(self, code: str) -> None:
-        if self.over.called:
+        if self._over:
             return
+        self._over = True
         _log.info(
             "edge.request.finished",
             request_id=self._request_id,
@@ -166,4 +166,3 @@ class Answer:
             bytes=self._bytes,
             seconds=round(self._clock.boot() - self._began, 3),
         )
-        self.over.callback(None)

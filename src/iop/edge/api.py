@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 from zope.interface import implementer
 
@@ -61,8 +60,6 @@ class Api:
         self._attempts = attempts
         self._clock = clock
         self._body_bytes = body_bytes
-        self._answers: set[Answer] = set()
-        self._drained: Deferred[None] | None = None
 
     # -- IHttpApplication ---------------------------------------------------------------------------------------------
 
@@ -83,7 +80,7 @@ class Api:
         try:
             caller = _caller(exchange.head, request_id)
             if exchange.head.path in _CALLS:
-                self._call(exchange, caller, bytes(body))
+                self._call(exchange, caller, body)
             else:
                 self._list(exchange, caller)
         except IopError as error:
@@ -93,15 +90,6 @@ class Api:
         """What the HTTP server answers on its own."""
         refusal = Refusal(status, code, message)
         return [_JSON, (b"x-request-id", new_id().encode())], refusal.body()
-
-    # -- for the service ----------------------------------------------------------------------------------------------
-
-    def drained(self) -> Deferred[None]:
-        """Fires once nothing is being answered."""
-        if not self._answers:
-            return succeed(None)
-        self._drained = Deferred()
-        return self._drained
 
     # -- endpoints ----------------------------------------------------------------------------------------------------
 
@@ -119,7 +107,7 @@ class Api:
         self._refuse(exchange, request_id, METHOD_NOT_ALLOWED, (b"allow", allowed.encode()))
         return None
 
-    def _call(self, exchange: IExchange, caller: _Caller, body: bytes) -> None:
+    def _call(self, exchange: IExchange, caller: _Caller, body: bytearray) -> None:
         document, spans = parse_object(body)
         model = document.get("model")
         if not isinstance(model, str) or not 0 < len(model) <= _MODEL_LIMIT:
@@ -142,8 +130,6 @@ class Api:
             body=lambda upstream_model: body[:start] + json.dumps(upstream_model).encode() + body[end:],
         )
         answer = Answer(exchange, caller.request_id, model, self._clock)
-        self._answers.add(answer)
-        answer.over.addCallback(lambda _: self._answered(answer))
         answer.take(self._attempts.dispatch(call, answer))
 
     def _list(self, exchange: IExchange, caller: _Caller) -> None:
@@ -168,12 +154,6 @@ class Api:
     def _refuse(self, exchange: IExchange, request_id: str, refusal: Refusal, *more: tuple[bytes, bytes]) -> None:
         _finished(exchange, request_id, refusal.status, refusal.code)
         exchange.respond(refusal.status, [*refusal.headers(request_id), *more], refusal.body())
-
-    def _answered(self, answer: Answer) -> None:
-        self._answers.discard(answer)
-        if self._drained is not None and not self._answers:
-            self._drained.callback(None)
-            self._drained = None
 
 
 def _request_id(head: RequestHead) -> str:

@@ -22,10 +22,12 @@ from iop.errors import (
     UnexpectedMessage,
 )
 from iop.interfaces import IPeerApplication
-from iop.units import HANDSHAKE_SECONDS, LEASE_CALL_SECONDS, PROTOCOL_VERSION
+from iop.units import HANDSHAKE_SECONDS, PROTOCOL_VERSION
 from iop.wire import control_pb2, runtime_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from google.protobuf.message import Message
 
     from iop.core.projection import Projection
@@ -43,6 +45,7 @@ class ControlLink:
     :param deployment: the deployment id that the Control Plane must name.
     :param staleness_seconds: how long after the last ready connection the projection may still be used (P9).
     :param lease_call_seconds: deadline of one lease request.
+    :param settled: called whenever a connection became ready.
     """
 
     def __init__(
@@ -51,13 +54,15 @@ class ControlLink:
         clock: IClock,
         deployment: str,
         staleness_seconds: float,
-        lease_call_seconds: float = LEASE_CALL_SECONDS,
+        lease_call_seconds: float,
+        settled: Callable[[], object],
     ) -> None:
         self.projections = projections
         self.deployment = deployment
         self._clock = clock
         self._staleness_seconds = staleness_seconds
         self._lease_call_seconds = lease_call_seconds
+        self._settled = settled
         self._peer: IPeer | None = None
         #: Boot time at which the last ready connection ended.
         self._lost_at = 0.0
@@ -112,6 +117,7 @@ class ControlLink:
     def opened(self, peer: IPeer) -> None:
         """A connection is enrolled: leases are asked for there."""
         self._peer = peer
+        self._settled()
 
     def ended(self, peer: IPeer | None) -> None:
         """A connection ended; staleness counts from now if it was the ready one."""

@@ -58,14 +58,20 @@ class Projections:
         self.current: Projection | None = None
 
     def load(self) -> None:
-        """Read the record that an earlier process left.
+        """Read the record that an earlier process left; without one, make sure that there is a folder for it.
 
         :raises BadConfig: if it cannot be read. It is never overwritten or taken for absent: that would let an older
             projection in (P7).
         :raises DeploymentMismatch: if it is another deployment's or another Edge's.
         """
-        if not self._path.exists():
-            return
+        folder = self._path.parent
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self._path.exists():
+                return
+        except OSError as error:
+            hint = f"check what `ls -ld {folder}` says"
+            raise BadConfig(f"[state] directory = {folder}: {error.strerror}", hint=hint) from error
         hint = f"if this Edge's state was damaged or moved here by mistake, remove {self._path} and start again"
         try:
             receipt = parse_strict(control_pb2.ProjectionReceipt, read_public(self._path, _RECORD_LIMIT))

@@ -1,0 +1,157 @@
+"""The Edge as a role: what it is made of, where it listens and dials, how it ends."""
+
+from __future__ import annotations
+
+from random import SystemRandom
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
+from twisted.internet.endpoints import clientFromString, wrapClientTLS
+from twisted.protocols.tls import TLSMemoryBIOFactory
+from zope.interface import implementer
+
+from iop.core.pool import Pool
+from iop.edge.api import Api
+from iop.edge.attempts import Attempts
+from iop.edge.control_link import ControlLink
+from iop.edge.leases import Leases
+from iop.edge.nodes import Nodes
+from iop.edge.projections import Projections
+from iop.errors import ControlPlaneUnavailable
+from iop.net.dial import Dialler
+from iop.net.http1 import HttpLimits, HttpServerFactory
+from iop.net.peer import PeerFactory
+from iop.net.tls import TlsFiles, mutual_client, mutual_server, peer_identity, web_server
+from iop.process.listen import bound_address, listen
+from iop.process.role import IRole
+from iop.units import Role
+from iop.wire.dialect import CONTROL, RUNTIME
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IListeningPort, IProtocolFactory
+
+    from iop.core.projection import Projection
+    from iop.edge.config import EdgeConfig
+    from iop.interfaces import IClock
+    from iop.process.role import IReactor
+
+
+@implementer(IRole)
+class Edge:
+    """The Edge role: the model API, the node wire, and the one connection to the Control Plane."""
+
+    def __init__(self, config: EdgeConfig, clock: IClock, reactor: IReactor) -> None:
+        limits, deployment = config.limits, config.deployment
+        self.name = config.edge.name
+        self._config = config
+        self._clock = clock
+        self._reactor = reactor
+        self._ports: list[IListeningPort] = []
+        self._dialler: Dialler | None = None
+        self._projections = Projections(config.state.directory, deployment.id, self.name, clock, self._applied)
+        self._link = ControlLink(
+            self._projections,
+            clock,
+            deployment=deployment.id,
+            staleness_seconds=limits.staleness_seconds,
+            lease_call_seconds=limits.lease_call_seconds,
+            settled=self._settled,
+        )
+        self._leases = Leases(self._link.acquire, clock, deployment.id, self.name, limits.lease_cache_entries)
+        pool = Pool(clock, limits.queue_length)
+        catalogue = {node.name: node for node in config.nodes}
+        self._nodes = Nodes(self.name, deployment.trust_domain, catalogue, pool, clock, limits.run_window_bytes)
+        attempts = Attempts(
+            self._link,
+            pool,
+            self._nodes,
+            self._leases,
+            clock,
+            request_seconds=limits.request_seconds,
+            queue_seconds=limits.queue_seconds,
+        )
+        self._http = HttpServerFactory(
+            Api(self._link, attempts, clock, limits.body_bytes),
+            clock,
+            HttpLimits(headers=limits.header_bytes, body=limits.body_bytes, receive_seconds=limits.receive_seconds),
+        )
+
+    def prepare(self) -> Deferred[None]:
+        """Read which projection an earlier process had in force."""
+        self._projections.load()
+        return succeed(None)
+
+    def listen(self) -> Deferred[dict[str, str]]:
+        """Serve callers and Nodes, and dial the Control Plane."""
+        return Deferred.fromCoroutine(self._listen())
+
+    def not_ready(self) -> list[str]:
+        """Why a request would be refused now, whoever sent it."""
+        reasons = []
+        try:
+            self._link.projection()
+        except ControlPlaneUnavailable:
+            reasons.append("the Control Plane was not reached yet, or not for too long")
+        if not self._nodes.ready_names:
+            reasons.append("no Node is ready")
+        return reasons
+
+    def drain(self) -> Deferred[None]:
+        """Stop listening, let requests finish, then leave Nodes and Control Plane."""
+        return Deferred.fromCoroutine(self._drain())
+
+    async def _listen(self) -> dict[str, str]:
+        config, domain = self._config, self._config.deployment.trust_domain
+        files = TlsFiles(config.tls.certificate, config.tls.key, config.tls.trust)
+        nodes = PeerFactory(
+            RUNTIME, initiator=False, application=self._nodes.application, clock=self._clock, identify=peer_identity
+        )
+        node_tls = mutual_server(files, trust_domain=domain, accepts=Role.NODE)
+        addresses: dict[str, str] = {}
+        for key, endpoint, factory in (
+            ("node_wire", config.node_wire.listen, TLSMemoryBIOFactory(node_tls, False, nodes)),
+            ("api", config.api.listen, self._web()),
+        ):
+            port = await listen(self._reactor, endpoint, factory, f"[{key}] listen")
+            self._ports.append(port)
+            addresses[key] = bound_address(port)
+        self._dialler = Dialler(
+            wrapClientTLS(
+                mutual_client(
+                    files,
+                    trust_domain=domain,
+                    role=Role.CONTROL_PLANE,
+                    name=config.control_plane.name,
+                    server_name=config.control_plane.server_name,
+                ),
+                clientFromString(self._reactor, config.control_plane.endpoint),
+            ),
+            PeerFactory(
+                CONTROL, initiator=True, application=self._link.application, clock=self._clock, identify=peer_identity
+            ),
+            reactor=self._reactor,
+            random=SystemRandom().random,
+        )
+        self._dialler.startService()
+        return addresses
+
+    async def _drain(self) -> None:
+        for port in self._ports:
+            await maybeDeferred(port.stopListening)
+        await self._http.drain()
+        self._nodes.drain()
+        if self._dialler is not None:
+            await self._dialler.stopService()
+
+    def _web(self) -> IProtocolFactory:
+        api = self._config.api
+        if api.certificate is None or api.key is None:
+            return self._http
+        return TLSMemoryBIOFactory(web_server(api.certificate, api.key), False, self._http)
+
+    def _applied(self, projection: Projection) -> None:
+        self._leases.forget_before(projection.generation)
+
+    def _settled(self) -> None:
+        if self._dialler is not None:
+            self._dialler.settled()
