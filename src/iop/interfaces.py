@@ -1,4 +1,4 @@
-"""Every seam of the product. What crosses them are the values of :mod:`iop.records` and the errors of :mod:`iop.errors`.
+"""Every seam of the product; what crosses them are values of :mod:`iop.records` and errors of :mod:`iop.errors`.
 
 Interfaces that return a Deferred may fail it with the errors their docstring names and with
 :class:`~iop.errors.StoreBusy` or :class:`~iop.errors.StoreUnavailable`.
@@ -96,7 +96,7 @@ class IPeerApplication(Interface):
         """The connection ended; called exactly once after ``connected``."""
 
 
-# -- store: small interfaces, one per aggregate; each method is one transaction -----------------------------------------
+# -- store: small interfaces, one per aggregate; each method is one transaction ---------------------------------------
 
 
 class IPrincipals(Interface):
@@ -164,8 +164,8 @@ class ILeaseAuthority(Interface):
     def authorise(question: LeaseQuestion, now_ms: int) -> Deferred[LeaseGrant | LeaseRefusal]:
         """Compare every field with durable rows and commit the audit row of the outcome.
 
-        Codes of a refusal: ``stale_generation`` (again), ``binding_mismatch`` (again when the generation was stale, never
-        otherwise), ``token_refused``, ``slot_refused``, ``node_denied``, ``edge_denied``.
+        Codes of a refusal: ``stale_generation`` (again), and never again ``binding_mismatch``, ``token_refused``,
+        ``slot_refused``, ``node_denied``, ``edge_denied``.
         """
 
 

@@ -123,7 +123,7 @@ class TokenRecord:
 
 @dataclass(frozen=True, slots=True)
 class SlotRecord:
-    """A credential slot without its secret. ``revision`` moves with every change, ``credential_revision`` with a secret."""
+    """A slot without its secret. ``revision`` moves with every change, ``credential_revision`` with a new secret."""
 
     slot: str
     principal: str
@@ -175,7 +175,7 @@ class Committed(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """How a mutation reached the Edges: three disjoint counts, and when even a cut-off Edge can no longer act on the old."""
+    """How a mutation reached the Edges: three disjoint counts, and when even a cut-off Edge can act no more."""
 
     generation: int
     acknowledged: int

@@ -8,8 +8,9 @@ from typing import NoReturn, SupportsIndex
 class Secret:
     """A secret in a buffer of its own, readable only through :meth:`reveal`.
 
-    ``repr``, ``str``, ``format``, pickling, copying, JSON, iteration and hashing refuse or say nothing (P25). The buffer
-    is zeroed by :meth:`dispose` and when a ``with`` block ends; what Python copied elsewhere before cannot be reached.
+    ``repr``, ``str``, ``format``, pickling, copying, JSON, iteration and hashing refuse or say nothing (P25). The
+    buffer is zeroed by :meth:`dispose` and when a ``with`` block ends; what Python copied elsewhere before cannot be
+    reached.
 
     :param value: the bytes to hold; a ``bytearray`` is taken over, not copied, so that its owner can forget it.
     """

@@ -1,6 +1,6 @@
 """Identities, ids, times and the limits that several layers share.
 
-Durations are ``float`` seconds and named ``*_seconds``; points in time are ``int`` Unix milliseconds and named ``*_ms``.
+Durations are ``float`` seconds and named ``*_seconds``; points in time are ``int`` Unix milliseconds, named ``*_ms``.
 """
 
 from __future__ import annotations
