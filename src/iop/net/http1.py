@@ -353,7 +353,7 @@ class HttpConnection(Protocol):
     def answered(self) -> None:
         """The answer is sent: on to the next request, or to the end."""
         self._exchange = None
-        if self._last:
+        if self._last or self._server.draining:
             self._close(linger=self._phase is _Phase.DEAF)
         else:
             self._phase = _Phase.HEAD
