@@ -8,6 +8,7 @@ from email.utils import formatdate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import IProtocol
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
@@ -84,7 +85,7 @@ class ServerCase(SynchronousTestCase):
         self.connection = connection
         self.connections.append(connection)
         transport = MemoryTransport()
-        connection.makeConnection(transport)
+        IProtocol(connection).makeConnection(transport)
         return transport
 
     def send(self, *pieces: bytes) -> bytes:

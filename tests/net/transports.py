@@ -11,9 +11,7 @@ class MemoryTransport(StringTransport):
     ``disconnecting`` is True after ``loseConnection``, ``disconnected`` after ``abortConnection``.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.no_delay = False
+    no_delay = False
 
     def setTcpNoDelay(self, enabled: bool) -> None:
         self.no_delay = enabled
