@@ -5,7 +5,9 @@ The generated modules live in ``src/iop/wire`` and nowhere else; a test runs thi
 
 from __future__ import annotations
 
+import re
 import sys
+import tempfile
 from importlib.resources import files
 from pathlib import Path
 
@@ -17,8 +19,6 @@ SOURCES = ("iop/runtime.proto", "iop/control.proto")
 
 def generate(destination: Path) -> list[Path]:
     """Write ``*_pb2.py`` and ``*_pb2.pyi`` for every source into ``destination`` and return their paths."""
-    import tempfile
-
     written: list[Path] = []
     with tempfile.TemporaryDirectory() as scratch:
         status = protoc.main(
@@ -34,8 +34,10 @@ def generate(destination: Path) -> list[Path]:
         if status != 0:
             raise SystemExit(f"protoc refused the sources (exit {status})")
         for made in sorted(Path(scratch, "iop").glob("*_pb2.py*")):
-            # protoc derives the import from the source's folder; the modules live one package deeper.
+            # protoc derives the import from the source's folder; the modules live one package deeper. Its stubs leave
+            # out what a mapping maps.
             text = made.read_text().replace("from iop import ", "from iop.wire import ")
+            text = re.sub(r"\b_Mapping\b(?=\])", "_Mapping[str, object]", text)
             target = destination / made.name
             target.write_text(text)
             written.append(target)

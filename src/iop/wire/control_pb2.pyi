@@ -31,7 +31,7 @@ class EdgeHelloRequest(_message.Message):
     held_generation: int
     held_digest: bytes
     held_receipt: ProjectionReceipt
-    def __init__(self, edge_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., held_generation: _Optional[int] = ..., held_digest: _Optional[bytes] = ..., held_receipt: _Optional[_Union[ProjectionReceipt, _Mapping]] = ...) -> None: ...
+    def __init__(self, edge_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., held_generation: _Optional[int] = ..., held_digest: _Optional[bytes] = ..., held_receipt: _Optional[_Union[ProjectionReceipt, _Mapping[str, object]]] = ...) -> None: ...
 
 class EdgeHelloResponse(_message.Message):
     __slots__ = ("accepted", "code", "message", "deployment_id", "projection", "receipt", "lease_ttl_seconds")
@@ -49,13 +49,13 @@ class EdgeHelloResponse(_message.Message):
     projection: PrincipalProjection
     receipt: ProjectionReceipt
     lease_ttl_seconds: int
-    def __init__(self, accepted: _Optional[bool] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., deployment_id: _Optional[str] = ..., projection: _Optional[_Union[PrincipalProjection, _Mapping]] = ..., receipt: _Optional[_Union[ProjectionReceipt, _Mapping]] = ..., lease_ttl_seconds: _Optional[int] = ...) -> None: ...
+    def __init__(self, accepted: _Optional[bool] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., deployment_id: _Optional[str] = ..., projection: _Optional[_Union[PrincipalProjection, _Mapping[str, object]]] = ..., receipt: _Optional[_Union[ProjectionReceipt, _Mapping[str, object]]] = ..., lease_ttl_seconds: _Optional[int] = ...) -> None: ...
 
 class EdgeReadyRequest(_message.Message):
     __slots__ = ("outcome",)
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     outcome: ProjectionOutcome
-    def __init__(self, outcome: _Optional[_Union[ProjectionOutcome, _Mapping]] = ...) -> None: ...
+    def __init__(self, outcome: _Optional[_Union[ProjectionOutcome, _Mapping[str, object]]] = ...) -> None: ...
 
 class EdgeReadyResponse(_message.Message):
     __slots__ = ("accepted", "code", "message")
@@ -77,7 +77,7 @@ class PrincipalProjection(_message.Message):
     digest: bytes
     tokens: _containers.RepeatedCompositeFieldContainer[ProjectedToken]
     routes: _containers.RepeatedCompositeFieldContainer[ProjectedRoute]
-    def __init__(self, generation: _Optional[int] = ..., digest: _Optional[bytes] = ..., tokens: _Optional[_Iterable[_Union[ProjectedToken, _Mapping]]] = ..., routes: _Optional[_Iterable[_Union[ProjectedRoute, _Mapping]]] = ...) -> None: ...
+    def __init__(self, generation: _Optional[int] = ..., digest: _Optional[bytes] = ..., tokens: _Optional[_Iterable[_Union[ProjectedToken, _Mapping[str, object]]]] = ..., routes: _Optional[_Iterable[_Union[ProjectedRoute, _Mapping[str, object]]]] = ...) -> None: ...
 
 class ProjectedToken(_message.Message):
     __slots__ = ("token_id", "principal", "digest", "expires_ms")
@@ -157,13 +157,13 @@ class PrincipalProjectionApplyRequest(_message.Message):
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
     projection: PrincipalProjection
     receipt: ProjectionReceipt
-    def __init__(self, projection: _Optional[_Union[PrincipalProjection, _Mapping]] = ..., receipt: _Optional[_Union[ProjectionReceipt, _Mapping]] = ...) -> None: ...
+    def __init__(self, projection: _Optional[_Union[PrincipalProjection, _Mapping[str, object]]] = ..., receipt: _Optional[_Union[ProjectionReceipt, _Mapping[str, object]]] = ...) -> None: ...
 
 class PrincipalProjectionApplyResponse(_message.Message):
     __slots__ = ("outcome",)
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     outcome: ProjectionOutcome
-    def __init__(self, outcome: _Optional[_Union[ProjectionOutcome, _Mapping]] = ...) -> None: ...
+    def __init__(self, outcome: _Optional[_Union[ProjectionOutcome, _Mapping[str, object]]] = ...) -> None: ...
 
 class AcquireLeaseRequest(_message.Message):
     __slots__ = ("request_id", "binding", "token_id", "token_proof", "recipient_public_key", "attestation")
@@ -179,7 +179,7 @@ class AcquireLeaseRequest(_message.Message):
     token_proof: bytes
     recipient_public_key: bytes
     attestation: _runtime_pb2.NodeKeyAttestation
-    def __init__(self, request_id: _Optional[str] = ..., binding: _Optional[_Union[_runtime_pb2.Binding, _Mapping]] = ..., token_id: _Optional[str] = ..., token_proof: _Optional[bytes] = ..., recipient_public_key: _Optional[bytes] = ..., attestation: _Optional[_Union[_runtime_pb2.NodeKeyAttestation, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., binding: _Optional[_Union[_runtime_pb2.Binding, _Mapping[str, object]]] = ..., token_id: _Optional[str] = ..., token_proof: _Optional[bytes] = ..., recipient_public_key: _Optional[bytes] = ..., attestation: _Optional[_Union[_runtime_pb2.NodeKeyAttestation, _Mapping[str, object]]] = ...) -> None: ...
 
 class AcquireLeaseResponse(_message.Message):
     __slots__ = ("lease", "refusal")
@@ -187,7 +187,7 @@ class AcquireLeaseResponse(_message.Message):
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     lease: _runtime_pb2.SealedLease
     refusal: LeaseRefusal
-    def __init__(self, lease: _Optional[_Union[_runtime_pb2.SealedLease, _Mapping]] = ..., refusal: _Optional[_Union[LeaseRefusal, _Mapping]] = ...) -> None: ...
+    def __init__(self, lease: _Optional[_Union[_runtime_pb2.SealedLease, _Mapping[str, object]]] = ..., refusal: _Optional[_Union[LeaseRefusal, _Mapping[str, object]]] = ...) -> None: ...
 
 class LeaseRefusal(_message.Message):
     __slots__ = ("code", "message", "retryable", "generation")
@@ -225,4 +225,4 @@ class ControlEnvelope(_message.Message):
     principal_projection_apply_response: PrincipalProjectionApplyResponse
     acquire_lease_request: AcquireLeaseRequest
     acquire_lease_response: AcquireLeaseResponse
-    def __init__(self, correlation_id: _Optional[int] = ..., ping: _Optional[_Union[_runtime_pb2.Ping, _Mapping]] = ..., pong: _Optional[_Union[_runtime_pb2.Pong, _Mapping]] = ..., edge_hello_request: _Optional[_Union[EdgeHelloRequest, _Mapping]] = ..., edge_hello_response: _Optional[_Union[EdgeHelloResponse, _Mapping]] = ..., edge_ready_request: _Optional[_Union[EdgeReadyRequest, _Mapping]] = ..., edge_ready_response: _Optional[_Union[EdgeReadyResponse, _Mapping]] = ..., principal_projection_apply_request: _Optional[_Union[PrincipalProjectionApplyRequest, _Mapping]] = ..., principal_projection_apply_response: _Optional[_Union[PrincipalProjectionApplyResponse, _Mapping]] = ..., acquire_lease_request: _Optional[_Union[AcquireLeaseRequest, _Mapping]] = ..., acquire_lease_response: _Optional[_Union[AcquireLeaseResponse, _Mapping]] = ...) -> None: ...
+    def __init__(self, correlation_id: _Optional[int] = ..., ping: _Optional[_Union[_runtime_pb2.Ping, _Mapping[str, object]]] = ..., pong: _Optional[_Union[_runtime_pb2.Pong, _Mapping[str, object]]] = ..., edge_hello_request: _Optional[_Union[EdgeHelloRequest, _Mapping[str, object]]] = ..., edge_hello_response: _Optional[_Union[EdgeHelloResponse, _Mapping[str, object]]] = ..., edge_ready_request: _Optional[_Union[EdgeReadyRequest, _Mapping[str, object]]] = ..., edge_ready_response: _Optional[_Union[EdgeReadyResponse, _Mapping[str, object]]] = ..., principal_projection_apply_request: _Optional[_Union[PrincipalProjectionApplyRequest, _Mapping[str, object]]] = ..., principal_projection_apply_response: _Optional[_Union[PrincipalProjectionApplyResponse, _Mapping[str, object]]] = ..., acquire_lease_request: _Optional[_Union[AcquireLeaseRequest, _Mapping[str, object]]] = ..., acquire_lease_response: _Optional[_Union[AcquireLeaseResponse, _Mapping[str, object]]] = ...) -> None: ...

@@ -62,7 +62,7 @@ class LeaseStatement(_message.Message):
     not_before_ms: int
     expires_ms: int
     recipient_public_key: bytes
-    def __init__(self, lease_id: _Optional[str] = ..., issuer_key_id: _Optional[bytes] = ..., deployment_id: _Optional[str] = ..., trust_domain: _Optional[str] = ..., edge: _Optional[str] = ..., binding: _Optional[_Union[Binding, _Mapping]] = ..., token_id: _Optional[str] = ..., not_before_ms: _Optional[int] = ..., expires_ms: _Optional[int] = ..., recipient_public_key: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, lease_id: _Optional[str] = ..., issuer_key_id: _Optional[bytes] = ..., deployment_id: _Optional[str] = ..., trust_domain: _Optional[str] = ..., edge: _Optional[str] = ..., binding: _Optional[_Union[Binding, _Mapping[str, object]]] = ..., token_id: _Optional[str] = ..., not_before_ms: _Optional[int] = ..., expires_ms: _Optional[int] = ..., recipient_public_key: _Optional[bytes] = ...) -> None: ...
 
 class SealedLease(_message.Message):
     __slots__ = ("statement", "box", "signature")
@@ -118,13 +118,13 @@ class NodeHelloResponse(_message.Message):
     message: str
     edge_id: str
     config: NodeConfig
-    def __init__(self, accepted: _Optional[bool] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., edge_id: _Optional[str] = ..., config: _Optional[_Union[NodeConfig, _Mapping]] = ...) -> None: ...
+    def __init__(self, accepted: _Optional[bool] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., edge_id: _Optional[str] = ..., config: _Optional[_Union[NodeConfig, _Mapping[str, object]]] = ...) -> None: ...
 
 class NodeConfig(_message.Message):
     __slots__ = ("providers",)
     PROVIDERS_FIELD_NUMBER: _ClassVar[int]
     providers: _containers.RepeatedCompositeFieldContainer[NodeProvider]
-    def __init__(self, providers: _Optional[_Iterable[_Union[NodeProvider, _Mapping]]] = ...) -> None: ...
+    def __init__(self, providers: _Optional[_Iterable[_Union[NodeProvider, _Mapping[str, object]]]] = ...) -> None: ...
 
 class NodeProvider(_message.Message):
     __slots__ = ("provider_id", "category", "profile", "target", "models", "capacity")
@@ -148,7 +148,7 @@ class NodeKeyOfferRequest(_message.Message):
     ATTESTATION_FIELD_NUMBER: _ClassVar[int]
     public_key: bytes
     attestation: NodeKeyAttestation
-    def __init__(self, public_key: _Optional[bytes] = ..., attestation: _Optional[_Union[NodeKeyAttestation, _Mapping]] = ...) -> None: ...
+    def __init__(self, public_key: _Optional[bytes] = ..., attestation: _Optional[_Union[NodeKeyAttestation, _Mapping[str, object]]] = ...) -> None: ...
 
 class NodeKeyOfferResponse(_message.Message):
     __slots__ = ("accepted", "code", "message", "sealed_challenge")
@@ -186,7 +186,7 @@ class NodeReadyRequest(_message.Message):
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     served: _containers.RepeatedScalarFieldContainer[str]
     refused: _containers.RepeatedCompositeFieldContainer[NodeProviderRefusal]
-    def __init__(self, served: _Optional[_Iterable[str]] = ..., refused: _Optional[_Iterable[_Union[NodeProviderRefusal, _Mapping]]] = ...) -> None: ...
+    def __init__(self, served: _Optional[_Iterable[str]] = ..., refused: _Optional[_Iterable[_Union[NodeProviderRefusal, _Mapping[str, object]]]] = ...) -> None: ...
 
 class NodeProviderRefusal(_message.Message):
     __slots__ = ("provider_id", "code")
@@ -238,7 +238,7 @@ class RunRequest(_message.Message):
     headers: _containers.RepeatedCompositeFieldContainer[HeaderField]
     body_length: int
     window: int
-    def __init__(self, run: _Optional[int] = ..., request_id: _Optional[str] = ..., lease: _Optional[_Union[SealedLease, _Mapping]] = ..., binding: _Optional[_Union[Binding, _Mapping]] = ..., token_id: _Optional[str] = ..., provider_id: _Optional[str] = ..., method: _Optional[str] = ..., path: _Optional[str] = ..., headers: _Optional[_Iterable[_Union[HeaderField, _Mapping]]] = ..., body_length: _Optional[int] = ..., window: _Optional[int] = ...) -> None: ...
+    def __init__(self, run: _Optional[int] = ..., request_id: _Optional[str] = ..., lease: _Optional[_Union[SealedLease, _Mapping[str, object]]] = ..., binding: _Optional[_Union[Binding, _Mapping[str, object]]] = ..., token_id: _Optional[str] = ..., provider_id: _Optional[str] = ..., method: _Optional[str] = ..., path: _Optional[str] = ..., headers: _Optional[_Iterable[_Union[HeaderField, _Mapping[str, object]]]] = ..., body_length: _Optional[int] = ..., window: _Optional[int] = ...) -> None: ...
 
 class RunBody(_message.Message):
     __slots__ = ("run", "data", "last")
@@ -258,7 +258,7 @@ class RunHead(_message.Message):
     run: int
     status: int
     headers: _containers.RepeatedCompositeFieldContainer[HeaderField]
-    def __init__(self, run: _Optional[int] = ..., status: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[HeaderField, _Mapping]]] = ...) -> None: ...
+    def __init__(self, run: _Optional[int] = ..., status: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[HeaderField, _Mapping[str, object]]]] = ...) -> None: ...
 
 class RunCredit(_message.Message):
     __slots__ = ("run", "bytes")
@@ -334,4 +334,4 @@ class RuntimeEnvelope(_message.Message):
     run_credit: RunCredit
     run_cancel: RunCancel
     run_failed: RunFailed
-    def __init__(self, correlation_id: _Optional[int] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., pong: _Optional[_Union[Pong, _Mapping]] = ..., node_hello_request: _Optional[_Union[NodeHelloRequest, _Mapping]] = ..., node_hello_response: _Optional[_Union[NodeHelloResponse, _Mapping]] = ..., node_key_offer_request: _Optional[_Union[NodeKeyOfferRequest, _Mapping]] = ..., node_key_offer_response: _Optional[_Union[NodeKeyOfferResponse, _Mapping]] = ..., node_key_proof_request: _Optional[_Union[NodeKeyProofRequest, _Mapping]] = ..., node_key_proof_response: _Optional[_Union[NodeKeyProofResponse, _Mapping]] = ..., node_ready_request: _Optional[_Union[NodeReadyRequest, _Mapping]] = ..., node_ready_response: _Optional[_Union[NodeReadyResponse, _Mapping]] = ..., run_request: _Optional[_Union[RunRequest, _Mapping]] = ..., run_body: _Optional[_Union[RunBody, _Mapping]] = ..., run_head: _Optional[_Union[RunHead, _Mapping]] = ..., run_credit: _Optional[_Union[RunCredit, _Mapping]] = ..., run_cancel: _Optional[_Union[RunCancel, _Mapping]] = ..., run_failed: _Optional[_Union[RunFailed, _Mapping]] = ...) -> None: ...
+    def __init__(self, correlation_id: _Optional[int] = ..., ping: _Optional[_Union[Ping, _Mapping[str, object]]] = ..., pong: _Optional[_Union[Pong, _Mapping[str, object]]] = ..., node_hello_request: _Optional[_Union[NodeHelloRequest, _Mapping[str, object]]] = ..., node_hello_response: _Optional[_Union[NodeHelloResponse, _Mapping[str, object]]] = ..., node_key_offer_request: _Optional[_Union[NodeKeyOfferRequest, _Mapping[str, object]]] = ..., node_key_offer_response: _Optional[_Union[NodeKeyOfferResponse, _Mapping[str, object]]] = ..., node_key_proof_request: _Optional[_Union[NodeKeyProofRequest, _Mapping[str, object]]] = ..., node_key_proof_response: _Optional[_Union[NodeKeyProofResponse, _Mapping[str, object]]] = ..., node_ready_request: _Optional[_Union[NodeReadyRequest, _Mapping[str, object]]] = ..., node_ready_response: _Optional[_Union[NodeReadyResponse, _Mapping[str, object]]] = ..., run_request: _Optional[_Union[RunRequest, _Mapping[str, object]]] = ..., run_body: _Optional[_Union[RunBody, _Mapping[str, object]]] = ..., run_head: _Optional[_Union[RunHead, _Mapping[str, object]]] = ..., run_credit: _Optional[_Union[RunCredit, _Mapping[str, object]]] = ..., run_cancel: _Optional[_Union[RunCancel, _Mapping[str, object]]] = ..., run_failed: _Optional[_Union[RunFailed, _Mapping[str, object]]] = ...) -> None: ...
