@@ -10,8 +10,6 @@ from twisted.web.server import Request
 
 
 class _Page(Resource):
-    isLeaf = True
-
     def __init__(self, state: Callable[[], tuple[int, dict[str, object]]]) -> None:
         Resource.__init__(self)
         self._state = state
