@@ -70,7 +70,7 @@ def list_issuers(public: Path, as_json: bool) -> None:
         entries = [{"key_id": key_id.hex(), "public_key": key.hex()} for key_id, key in pinned]
         click.echo(json.dumps({"issuers": entries}))
         return
-    table = Table("Key id", "Public key", title=f"Issuers in {public}")
-    for key_id, key in pinned:
-        table.add_row(key_id.hex(), key.hex())
+    table = Table("#", "Key id", title=f"Issuers in {public}")
+    for number, (key_id, _) in enumerate(pinned, 1):
+        table.add_row(str(number), key_id.hex())
     Console().print(table)

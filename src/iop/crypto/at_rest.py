@@ -106,9 +106,10 @@ def _open(key: Secret, sealed: bytes, associated: bytes, lengths: range) -> Secr
     if not sealed.startswith(_HEADER) or len(sealed) - _OVERHEAD not in lengths:
         raise CannotOpen
     try:
-        opened = sodium.crypto_aead_xchacha20poly1305_ietf_decrypt(
-            sealed[nonce_end:], associated, sealed[len(_HEADER) : nonce_end], bytes(key.reveal())
+        return Secret(
+            sodium.crypto_aead_xchacha20poly1305_ietf_decrypt(
+                sealed[nonce_end:], associated, sealed[len(_HEADER) : nonce_end], bytes(key.reveal())
+            )
         )
     except CryptoError:
         raise CannotOpen from None
-    return Secret(opened)

@@ -170,16 +170,17 @@ def _open_box(box: bytes, core: bytes, public_key: bytes, private_key: Secret) -
     if padded_size not in PADDED_SIZES:
         raise CannotOpen
     try:
-        opened = crypto_box_seal_open(box, public_key, bytes(private_key.reveal()))
+        content = Secret(crypto_box_seal_open(box, public_key, bytes(private_key.reveal())))
     except CryptoError:
         raise CannotOpen from None
-    content = memoryview(opened)
-    end = _SECRET_START + int.from_bytes(content[_HASH_BYTES:_SECRET_START], "big")
-    if (
-        not hmac.compare_digest(content[:_HASH_BYTES], hashlib.sha256(core).digest())
-        or end > len(content)
-        or _padded_size(end - _SECRET_START) != padded_size
-        or any(content[end:])
-    ):
-        raise CannotOpen
-    return Secret(bytearray(content[_SECRET_START:end]))
+    with content:
+        plain = content.reveal()
+        end = _SECRET_START + int.from_bytes(plain[_HASH_BYTES:_SECRET_START], "big")
+        if (
+            not hmac.compare_digest(plain[:_HASH_BYTES], hashlib.sha256(core).digest())
+            or end > len(plain)
+            or _padded_size(end - _SECRET_START) != padded_size
+            or any(plain[end:])
+        ):
+            raise CannotOpen
+        return Secret(plain[_SECRET_START:end])

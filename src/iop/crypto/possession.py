@@ -48,13 +48,15 @@ def answer(private_key: Secret, sealed: bytes, *, edge: str, node: str, public_k
     if len(sealed) != _SEALED_BYTES:
         raise CannotOpen
     try:
-        opened = crypto_box_seal_open(sealed, public_key, bytes(private_key.reveal()))
+        opened = Secret(crypto_box_seal_open(sealed, public_key, bytes(private_key.reveal())))
     except CryptoError:
         raise CannotOpen from None
-    if not opened.startswith(_CHALLENGE_DOMAIN):
-        raise CannotOpen
-    with Secret(opened[len(_CHALLENGE_DOMAIN) :]) as nonce:
-        return _mac(nonce, edge, node, public_key, exporter)
+    with opened:
+        plain = opened.reveal()
+        if not plain.startswith(_CHALLENGE_DOMAIN):
+            raise CannotOpen
+        del plain[: len(_CHALLENGE_DOMAIN)]
+        return _mac(opened, edge, node, public_key, exporter)
 
 
 def check(nonce: Secret, answered: bytes, *, edge: str, node: str, public_key: bytes, exporter: bytes) -> None:
