@@ -374,11 +374,14 @@ class CacheTests(VerifierCase):
         """1,024 verdicts at most; the one not used for longest goes first."""
         verdict = (EXPIRES_MS, EXPIRES_MS)
         self.patch(self.verifier, "_judge", lambda *_: verdict)
-        words = [runtime_pb2.NodeKeyAttestation(statement=number.to_bytes(4, "big")) for number in range(VERDICT_LIMIT)]
+        words = [
+            runtime_pb2.NodeKeyAttestation(certificate_chain=[b"any"], statement=number.to_bytes(4, "big"))
+            for number in range(VERDICT_LIMIT)
+        ]
         for word in words:
             self.verify(word)
         self.verify(words[0])
-        self.verify(runtime_pb2.NodeKeyAttestation(statement=b"one more"))
+        self.verify(runtime_pb2.NodeKeyAttestation(certificate_chain=[b"any"], statement=b"one more"))
         self.assertEqual(len(self.verifier._verdicts), VERDICT_LIMIT)
         judged: list[bytes] = []
 

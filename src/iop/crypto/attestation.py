@@ -99,6 +99,7 @@ class AttestationVerifier:
         :param now_ms: wall time counted by boot time, so never going back.
         :raises AttestationRefused: if anything in it does not hold.
         """
+        _check_lengths(attestation)
         presented = _fingerprint(attestation, edge, node, public_key)
         verdict = self._verdicts.get(presented)
         if verdict is None:
@@ -142,8 +143,6 @@ class AttestationVerifier:
         return statement.expires_ms, valid_until_ms
 
     def _verified_leaf(self, chain: Sequence[bytes], now_ms: int) -> tuple[x509.Certificate, int]:
-        if not 1 <= len(chain) <= CHAIN_LIMIT or any(len(each) > CERTIFICATE_LIMIT for each in chain):
-            raise AttestationRefused("the attestation's certificate chain is empty or too long")
         try:
             leaf, *others = (x509.load_der_x509_certificate(each) for each in chain)
             now = datetime.fromtimestamp(now_ms / 1000, UTC)
@@ -154,10 +153,19 @@ class AttestationVerifier:
         return leaf, int(until.timestamp() * 1000)
 
 
+def _check_lengths(attestation: runtime_pb2.NodeKeyAttestation) -> None:
+    chain = attestation.certificate_chain
+    if (
+        not 1 <= len(chain) <= CHAIN_LIMIT
+        or any(len(certificate) > CERTIFICATE_LIMIT for certificate in chain)
+        or len(attestation.statement) > STATEMENT_LIMIT
+        or len(attestation.signature) > SIGNATURE_LIMIT
+    ):
+        raise AttestationRefused("the attestation has no certificate, or a part of it is too long")
+
+
 def _fingerprint(attestation: runtime_pb2.NodeKeyAttestation, edge: str, node: str, public_key: bytes) -> bytes:
     """Everything a verdict rests on, apart from the anchors and the time."""
-    if len(attestation.statement) > STATEMENT_LIMIT or len(attestation.signature) > SIGNATURE_LIMIT:
-        raise AttestationRefused("the attestation is too long")
     chain = length_prefixed(*attestation.certificate_chain)
     everything = (edge.encode(), node.encode(), public_key, chain, attestation.statement, attestation.signature)
     return hashlib.sha256(length_prefixed(*everything)).digest()
