@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from iop.errors import DeploymentMismatch, FileRefused, StoreBusy, StoreUnavailable
+from iop.errors import DeploymentMismatch, FileRefused, StoreUnavailable
+from iop.store.failures import as_store_error
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -125,7 +126,7 @@ def migrate(path: Path, deployment_id: str) -> None:
     """
     # a role starts without these two
     from alembic.util.exc import CommandError
-    from sqlalchemy.exc import OperationalError
+    from sqlalchemy.exc import DBAPIError
 
     _make(path)
     try:
@@ -134,8 +135,8 @@ def migrate(path: Path, deployment_id: str) -> None:
         raise StoreUnavailable(
             f"{path} has a schema that this version of iop does not know", hint="use the version that wrote it"
         ) from error
-    except OperationalError as error:
-        raise StoreBusy(f"{path} cannot be migrated now; nothing was changed", hint="try again") from error
+    except DBAPIError as error:
+        raise as_store_error(error.orig or error, "nothing was changed") from error
 
 
 def _make(path: Path) -> None:

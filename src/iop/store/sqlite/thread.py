@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from twisted.internet.defer import Deferred, fail, succeed
 
-from iop.errors import IopError, StoreBusy, StoreUnavailable
+from iop.errors import StoreBusy, StoreUnavailable
+from iop.store.failures import as_store_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,7 +118,7 @@ class SqliteThread:
             with suppress(sqlite3.Error):
                 # there may be no transaction to take back, which is as good
                 self._connection.execute("ROLLBACK")
-            return [partial(done.errback, _as_store_error(error, outcome)) for done, _ in waiting]
+            return [partial(done.errback, as_store_error(error, outcome)) for done, _ in waiting]
         return words
 
     def _attempt(self, done: Deferred[Any], job: _Job) -> _Word:
@@ -129,7 +130,7 @@ class SqliteThread:
                 if not self._connection.in_transaction:
                     # SQLite took back the whole transaction (a full disk can do that), and the other jobs with it
                     raise
-                error = _as_store_error(error, "nothing was changed")
+                error = as_store_error(error, "nothing was changed")
             self._connection.execute("ROLLBACK TO job")
             self._connection.execute("RELEASE job")
             return partial(done.errback, error)
@@ -149,16 +150,3 @@ class SqliteThread:
 def _tell(words: Sequence[_Word]) -> None:
     for word in words:
         word()
-
-
-def _as_store_error(error: sqlite3.Error, outcome: str) -> IopError:
-    """What SQLite says, in our words; its own would name statements and columns."""
-    primary = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StoreBusy(f"another process holds the database; {outcome}")
-    if primary == sqlite3.SQLITE_FULL:
-        return StoreUnavailable(f"the database's disk is full; {outcome}", hint="free some space on its disk")
-    name = getattr(error, "sqlite_errorname", "no code")
-    return StoreUnavailable(
-        f"the database failed ({name}); {outcome}", hint="look at the database's disk and permissions"
-    )

@@ -1,0 +1,24 @@
+"""What SQLite says when it fails, in our words: its own would name statements and columns."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from iop.errors import IopError, StoreBusy, StoreUnavailable
+
+
+def as_store_error(error: BaseException, outcome: str) -> IopError:
+    """The error to raise for what a database raised.
+
+    :param outcome: what became of the change, as the end of a sentence.
+    """
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    # the extended codes have the primary one in their lowest byte
+    primary = code & 0xFF
+    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StoreBusy(f"another process holds the database; {outcome}", hint="try again")
+    if primary == sqlite3.SQLITE_FULL:
+        return StoreUnavailable(f"the database's disk is full; {outcome}", hint="free some space on its disk")
+    return StoreUnavailable(
+        f"the database failed (SQLite error {code}); {outcome}", hint="look at the database's disk and permissions"
+    )

@@ -1,0 +1,448 @@
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.interfaces import IReactorFromThreads
+from twisted.trial.unittest import TestCase
+
+from iop.errors import (
+    DeploymentMismatch,
+    IopError,
+    NotFound,
+    StoreBusy,
+    StoreUnavailable,
+)
+from iop.interfaces import IStore
+from iop.records import Binding, Committed, LeaseQuestion, NewSlot, PrincipalRecord, SealedSecret, SlotState, TokenKind
+from iop.store import schema
+from iop.store.sqlite import SqliteStore, open_sqlite
+from iop.store.sqlite.thread import SqliteThread
+from tests.store import contract
+from tests.store.contract import ACTOR, DEPLOYMENT, NOW_MS, new_slot, new_token
+
+
+def the_reactor() -> IReactorFromThreads:
+    """The one trial runs, which threads call back to."""
+    return IReactorFromThreads(reactor)
+
+
+def does(statement: str, *values: object) -> Callable[[sqlite3.Connection], list[tuple[object, ...]]]:
+    """A job of one statement, which answers its rows."""
+    return lambda connection: connection.execute(statement, values).fetchall()
+
+
+class SqliteTestCase(TestCase):
+    """A test with a database, and a second way into it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.path = Path(self.mktemp()).absolute()
+        schema.migrate(self.path, DEPLOYMENT)
+
+    def opened(self, wall_ms: Callable[[], int] = lambda: NOW_MS) -> SqliteStore:
+        store = self.successResultOf(open_sqlite(self.path, DEPLOYMENT, the_reactor(), wall_ms))
+        self.addCleanup(store.close)
+        return store
+
+    def execute(self, statement: str, *values: object) -> list[tuple[object, ...]]:
+        with closing(schema.connect(self.path)) as connection:
+            return connection.execute(statement, values).fetchall()
+
+
+class SqliteContractTests(contract.StoreContract, SqliteTestCase):
+    def make_store(self) -> IStore:
+        return self.opened(lambda: self.now_ms)
+
+    async def force_slot(self, slot: str, state: SlotState, credential_revision: int) -> None:
+        self.execute(
+            "UPDATE slots SET state = ?, credential_revision = ?, revision = 9 WHERE slot = ?",
+            state.value,
+            credential_revision,
+            slot,
+        )
+
+
+class OpeningTests(SqliteTestCase):
+    def refused(self, error: type[IopError], deployment: str = DEPLOYMENT) -> IopError:
+        refusal = self.failureResultOf(open_sqlite(self.path, deployment, the_reactor()), error).value
+        assert isinstance(refusal, IopError)
+        return refusal
+
+    def test_missing_database_says_what_to_run(self) -> None:
+        self.path.unlink()
+        assert "iop store migrate --config FILE" in self.refused(StoreUnavailable).hint
+        assert not self.path.exists()
+
+    def test_schema_that_is_not_current_says_what_to_run(self) -> None:
+        for other in ("0000", "9999"):
+            self.execute("UPDATE alembic_version SET version_num = ?", other)
+            refusal = self.refused(StoreUnavailable)
+            assert "iop store migrate --config FILE" in refusal.hint
+            assert other in refusal.message
+        self.execute("DROP TABLE alembic_version")
+        self.refused(StoreUnavailable)
+
+    def test_another_deployment(self) -> None:
+        refusal = self.refused(DeploymentMismatch, "deployment-2")
+        assert "deployment-2" in refusal.message
+
+    def test_file_that_is_no_database(self) -> None:
+        self.path.write_bytes(b"not a database, but long enough to be looked at" * 100)
+        self.refused(StoreUnavailable)
+
+    def test_connections_wait_for_the_disk_and_check_references(self) -> None:
+        with closing(schema.connect(self.path)) as connection:
+            for pragma, value in (
+                ("journal_mode", "wal"),
+                ("synchronous", 2),
+                ("foreign_keys", 1),
+                ("busy_timeout", 1000),
+            ):
+                assert connection.execute(f"PRAGMA {pragma}").fetchall() == [(value,)], pragma
+
+    async def test_files_are_private(self) -> None:
+        store = self.opened()
+        await store.denials.deny("node", "node-1", ACTOR)
+        files = list(self.path.parent.glob(f"{self.path.name}*"))
+        assert len(files) == 3
+        for file in files:
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+
+
+class MigrationTests(SqliteTestCase):
+    def test_version_here_is_the_newest_revision_there(self) -> None:
+        from alembic.config import Config
+        from alembic.script import ScriptDirectory
+
+        config = Config()
+        config.set_main_option("script_location", str(Path(schema.__file__).with_name("migrations")))
+        assert ScriptDirectory.from_config(config).get_heads() == [schema.CURRENT]
+
+    def test_again_changes_nothing(self) -> None:
+        self.execute("UPDATE generation SET value = 7")
+        before = self.path.read_bytes()
+        schema.migrate(self.path, DEPLOYMENT)
+        assert self.path.read_bytes() == before
+
+    def test_another_deployment_is_refused(self) -> None:
+        with self.assertRaises(DeploymentMismatch):
+            schema.migrate(self.path, "deployment-2")
+        assert schema.status(self.path).deployment == DEPLOYMENT
+
+    def test_newer_schema_is_refused(self) -> None:
+        self.execute("UPDATE alembic_version SET version_num = '9999'")
+        with self.assertRaises(StoreUnavailable):
+            schema.migrate(self.path, DEPLOYMENT)
+        assert schema.status(self.path).schema == "9999"
+
+    def test_all_or_nothing(self) -> None:
+        """A migration that fails half-way leaves no table behind."""
+        path = self.path.with_name("half")
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("CREATE TABLE routes (in_the_way TEXT)")
+        with self.assertRaises(StoreUnavailable):
+            schema.migrate(path, DEPLOYMENT)
+        with closing(sqlite3.connect(path)) as connection:
+            assert connection.execute("SELECT name FROM sqlite_schema").fetchall() == [("routes",)]
+
+    def test_lock_held_by_another_is_busy(self) -> None:
+        self.patch(schema, "LOCK_SECONDS", 0.01)
+        with closing(schema.connect(self.path)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with self.assertRaises(StoreBusy):
+                schema.migrate(self.path, DEPLOYMENT)
+
+    def test_link_is_not_followed(self) -> None:
+        link = self.path.with_name("link")
+        os.symlink(self.path, link)
+        with self.assertRaises(IopError):
+            schema.migrate(link, DEPLOYMENT)
+
+    def test_path_may_hold_any_character(self) -> None:
+        path = self.path.with_name("a b%c?d#ü.db")
+        schema.migrate(path, DEPLOYMENT)
+        assert path.stat().st_size > 0
+        assert schema.status(path) == schema.StoreStatus(schema.CURRENT, DEPLOYMENT, 1)
+
+    def test_status_of_another_schema(self) -> None:
+        self.execute("UPDATE alembic_version SET version_num = '0000'")
+        assert schema.status(self.path) == schema.StoreStatus("0000", None, None)
+
+
+class SchemaTests(SqliteTestCase):
+    def test_nothing_registers_nodes_providers_or_runs(self) -> None:
+        """C47: the Control Plane is no source of an Edge's registry; the schema has these tables and no others."""
+        tables = {
+            str(name): {str(row[1]) for row in self.execute(f"PRAGMA table_info({name})")}
+            for (name,) in self.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+        }
+        expected = (
+            "alembic_version audit denials edge_sessions generation meta principals routes slots sqlite_sequence tokens"
+        )
+        assert sorted(tables) == expected.split()
+        for table, columns in tables.items():
+            assert not columns & {"node", "provider", "run", "address", "url", "public_key", "recipient_key"}, table
+        assert tables["denials"] == {"kind", "name"}
+
+    def test_audit_is_append_only(self) -> None:
+        """P26: not even a statement of our own can edit a row."""
+        self.execute("INSERT INTO audit VALUES (NULL, 1, 'a', 'b', 'c', 'd', '{}')")
+        for statement in ("UPDATE audit SET actor = 'z'", "DELETE FROM audit"):
+            with self.assertRaises(sqlite3.IntegrityError):
+                self.execute(statement)
+        assert self.execute("SELECT actor FROM audit") == [("a",)]
+
+    async def test_constraints_hold_behind_the_code(self) -> None:
+        store = self.opened()
+        alice = (await store.principals.create("alice", [new_token("a")], ACTOR)).value
+        bob = (await store.principals.create("bob", [], ACTOR)).value
+        await store.slots.create(new_slot(alice.principal), ACTOR)
+        slot = f"slot-work-of-{alice.principal}"
+        for statement, values in (
+            ("UPDATE generation SET value = 0", ()),
+            ("INSERT INTO generation VALUES (2, 1)", ()),
+            ("UPDATE slots SET state = 'lost'", ()),
+            ("UPDATE slots SET credential_revision = revision + 1", ()),
+            ("UPDATE slots SET box = x''", ()),
+            ("UPDATE slots SET box = 'text'", ()),
+            ("UPDATE tokens SET digest = x'00'", ()),
+            ("UPDATE tokens SET kind = 'root'", ()),
+            ("UPDATE tokens SET principal = 'nobody'", ()),
+            ("DELETE FROM principals WHERE principal = ?", (alice.principal,)),
+            ("INSERT INTO routes VALUES ('r', ?, 'm', ?, 'm', '', 1, 1, 1)", (bob.principal, slot)),
+            ("INSERT INTO denials VALUES ('worker', 'w')", ()),
+        ):
+            with self.assertRaises(sqlite3.IntegrityError):
+                self.execute(statement, *values)
+
+
+class OneStatementTests(SqliteTestCase):
+    def traced(self, store: SqliteStore) -> list[str]:
+        """What the writer's connection executes from now on, without its transaction's frame."""
+        statements: list[str] = []
+        frame = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "ROLLBACK", "--")
+
+        def note(statement: str) -> None:
+            if not statement.lstrip().startswith(frame):
+                statements.append(" ".join(statement.split()))
+
+        store._writer._connection.set_trace_callback(note)
+        return statements
+
+    async def test_lease_reads_in_one_statement(self) -> None:
+        """C19: what is compared was true at one moment. P16: foreign, unknown and own cost the same statements."""
+        store = self.opened()
+        owner = (await store.principals.create("alice", [new_token("a")], ACTOR)).value
+        other = (await store.principals.create("bob", [new_token("b")], ACTOR)).value
+        slots = [(await store.slots.create(new_slot(each.principal), ACTOR)).value for each in (owner, other)]
+        routes = [await store.routes.put(slot.principal, "m", slot.slot, "m", "", None, ACTOR) for slot in slots]
+        binding = Binding(
+            owner.principal, routes[0].value.route, slots[0].slot, "openai", "lab", "n", 1, 1, routes[1].generation
+        )
+        question = LeaseQuestion("r", "e", binding, "token-a", new_token("a").proof)
+        counts = []
+        for claim in (
+            binding,
+            replace(binding, slot=slots[1].slot),
+            replace(binding, slot="unknown"),
+            replace(binding, route=routes[1].value.route),
+            replace(binding, route="unknown"),
+            replace(binding, generation=1),
+        ):
+            statements = self.traced(store)
+            await store.leases.authorise(replace(question, binding=claim), NOW_MS)
+            counts.append([statement.split()[0] for statement in statements])
+        assert counts == [["SELECT", "INSERT"]] * 6
+
+    async def test_route_to_a_foreign_slot_costs_what_an_unknown_one_costs(self) -> None:
+        """P16."""
+        store = self.opened()
+        owner = (await store.principals.create("alice", [], ACTOR)).value
+        other = (await store.principals.create("bob", [], ACTOR)).value
+        slot = (await store.slots.create(new_slot(owner.principal), ACTOR)).value
+        counts = []
+        for named in (slot.slot, "unknown"):
+            statements = self.traced(store)
+            await self.assertFailure(store.routes.put(other.principal, "m", named, "m", "", None, ACTOR), NotFound)
+            counts.append(len(statements))
+        assert counts == [1, 1]
+
+
+class ThreadTests(SqliteTestCase):
+    """Group commit, on one connection and its thread."""
+
+    def thread(self, limit: int = 100) -> SqliteThread:
+        made = SqliteThread(schema.connect(self.path), "BEGIN IMMEDIATE", the_reactor(), "test", limit)
+        self.addCleanup(made.close)
+        return made
+
+    def held(self, thread: SqliteThread) -> Event:
+        """An event that the thread waits for, with everything queued after it in the next batch."""
+        began, go_on = Event(), Event()
+
+        def job(_: sqlite3.Connection) -> None:
+            began.set()
+            assert go_on.wait(10)
+
+        self.occupied = thread.run(job)
+        assert began.wait(10)
+        return go_on
+
+    async def test_batch_is_one_transaction(self) -> None:
+        thread = self.thread()
+        begun: list[str] = []
+        thread._connection.set_trace_callback(lambda each: begun.append(each) if each == "BEGIN IMMEDIATE" else None)
+        go_on = self.held(thread)
+        calls = [thread.run(does("UPDATE generation SET value = value + 1")) for _ in range(20)]
+        go_on.set()
+        await gatherResults(calls)
+        assert len(begun) == 2
+        assert self.execute("SELECT value FROM generation") == [(21,)]
+
+    async def test_failing_job_takes_back_only_itself(self) -> None:
+        thread = self.thread()
+        go_on = self.held(thread)
+
+        def half(connection: sqlite3.Connection) -> None:
+            connection.execute("INSERT INTO denials VALUES ('node', 'half')")
+            raise NotFound("changed its mind")
+
+        def broken(connection: sqlite3.Connection) -> None:
+            connection.execute("INSERT INTO denials VALUES ('node', 'broken')")
+            connection.execute("INSERT INTO nowhere VALUES (1)")
+
+        first, refused = thread.run(does("INSERT INTO denials VALUES ('node', 'first')")), thread.run(half)
+        failed, last = thread.run(broken), thread.run(does("INSERT INTO denials VALUES ('node', 'last')"))
+        go_on.set()
+        await self.assertFailure(refused, NotFound)
+        await self.assertFailure(failed, StoreUnavailable)
+        await gatherResults([first, last])
+        assert self.execute("SELECT name FROM denials") == [("first",), ("last",)]
+
+    async def test_lost_transaction_fails_every_job_in_it(self) -> None:
+        """P47: when SQLite itself takes back the transaction, nobody is told that his change holds."""
+        thread = self.thread()
+        go_on = self.held(thread)
+
+        calls = [
+            thread.run(does("UPDATE generation SET value = 5")),
+            thread.run(does("INSERT OR ROLLBACK INTO generation VALUES (1, 1)")),
+            thread.run(does("UPDATE generation SET value = 6")),
+        ]
+        go_on.set()
+        for call in calls:
+            await self.assertFailure(call, StoreUnavailable)
+        assert self.execute("SELECT value FROM generation") == [(1,)]
+        await thread.run(does("UPDATE generation SET value = 7"))
+        assert self.execute("SELECT value FROM generation") == [(7,)]
+
+    async def test_results_come_after_the_commit(self) -> None:
+        """P46: whoever was answered finds his change from any other connection."""
+        thread = self.thread()
+        for value in range(2, 12):
+            await thread.run(does("UPDATE generation SET value = ?", value))
+            assert self.execute("SELECT value FROM generation") == [(value,)]
+
+    async def test_full_queue_is_busy(self) -> None:
+        """The limit waits, one past is refused, and both only while the queue is full."""
+        thread = self.thread(limit=3)
+        go_on = self.held(thread)
+        waiting = [thread.run(does("SELECT 1")) for _ in range(3)]
+        refused = thread.run(does("SELECT 1"))
+        go_on.set()
+        await self.assertFailure(refused, StoreBusy)
+        await gatherResults(waiting)
+        await thread.run(does("SELECT 1"))
+
+    async def test_lock_held_by_another_is_busy(self) -> None:
+        thread = self.thread()
+        await thread.run(does("PRAGMA busy_timeout = 10"))
+        with closing(schema.connect(self.path)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            refused = await self.assertFailure(thread.run(does("UPDATE generation SET value = 2")), StoreBusy)
+            assert "nothing was changed" in str(refused)
+            other.execute("ROLLBACK")
+        await thread.run(does("UPDATE generation SET value = 2"))
+
+    async def test_full_disk_refuses_and_reading_goes_on(self) -> None:
+        """P47."""
+        thread = self.thread()
+        [(pages,)] = self.execute("PRAGMA page_count")
+        await thread.run(does(f"PRAGMA max_page_count = {pages}"))
+        filler = "INSERT INTO audit VALUES (NULL, 1, 'a', 'b', 'c', 'd', ?)"
+        refused = await self.assertFailure(thread.run(does(filler, "x" * 100_000)), StoreUnavailable)
+        assert "disk is full" in str(refused)
+        assert await thread.run(does("SELECT value FROM generation")) == [(1,)]
+        await thread.run(does("UPDATE generation SET value = 2"))
+
+    async def test_close_finishes_what_was_accepted(self) -> None:
+        thread = self.thread()
+        go_on = self.held(thread)
+        accepted = thread.run(does("UPDATE generation SET value = 2"))
+        closed = thread.close()
+        late = thread.run(does("SELECT 1"))
+        go_on.set()
+        await self.assertFailure(late, StoreUnavailable)
+        await accepted
+        await gatherResults([closed, thread.close()])
+        assert not thread._thread.is_alive()
+        await thread.close()
+        assert self.execute("SELECT value FROM generation") == [(2,)]
+
+
+class ConcurrencyTests(SqliteTestCase):
+    async def test_snapshot_is_one_generation_under_concurrent_writes(self) -> None:
+        """P40: in every snapshot the newest token is the one its generation was raised for."""
+        store = self.opened()
+
+        def create(number: int) -> Deferred[Committed[PrincipalRecord]]:
+            return store.principals.create(f"p{number}", [new_token(f"{number:04}")], ACTOR)
+
+        writes = [create(number) for number in range(2, 302)]
+        seen = set()
+        while not all(write.called for write in writes):
+            snapshot = await store.projections.snapshot("edge-1")
+            names = [entry.token_id for entry in snapshot.tokens]
+            assert names == [f"token-{number:04}" for number in range(2, snapshot.generation + 1)]
+            seen.add(snapshot.generation)
+        await gatherResults(writes)
+        assert (await store.projections.snapshot("edge-1")).generation == 301
+        assert seen
+
+    async def test_own_write_is_read_at_once(self) -> None:
+        store = self.opened()
+        for number in range(50):
+            made = await store.denials.deny("node", f"n{number}", ACTOR)
+            assert await store.projections.generation() == made.generation
+
+    async def test_two_stores_on_one_file_issue_no_generation_twice(self) -> None:
+        """P42."""
+        stores = [self.opened(), self.opened()]
+        calls = [stores[number % 2].denials.deny("node", f"n{number}", ACTOR) for number in range(200)]
+        made = await gatherResults(calls)
+        assert sorted(each.generation for each in made) == list(range(2, 202))
+
+
+class StolenDatabaseTests(SqliteTestCase):
+    async def test_no_token_and_no_secret_is_in_any_file(self) -> None:
+        """P21, as far as a store can break it: what it was not given it cannot write, in table, WAL or audit."""
+        store = self.opened()
+        canary = b"canary-0123456789"
+        sealed = SealedSecret("key-1", b"wrapped" * 8, bytes(byte ^ 0x5A for byte in canary))
+        tokens = [new_token("u"), new_token("m", TokenKind.MANAGE)]
+        owner = (await store.principals.create("alice", tokens, ACTOR)).value
+        await store.slots.create(NewSlot("slot-1", owner.principal, "work", "openai", "lab", sealed), ACTOR)
+        files = list(self.path.parent.glob(f"{self.path.name}*"))
+        everything = b"".join(file.read_bytes() for file in files)
+        assert sealed.box in everything
+        for never in (canary, canary.hex().encode(), b"iop_"):
+            assert never not in everything
