@@ -14,7 +14,9 @@ from iop.process.status import status_pages
 class StatusTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.reasons: list[str] = []
-        self.client: Any = StubTreq(status_pages(lambda: self.reasons))
+        # treq leaves the class untyped
+        stub: Any = StubTreq
+        self.client = stub(status_pages(lambda: self.reasons))
 
     def get(self, path: str) -> tuple[int, Any]:
         response = self.successResultOf(self.client.get(f"http://127.0.0.1{path}"))

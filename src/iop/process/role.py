@@ -142,12 +142,14 @@ class RoleProcess(Service, Generic[C]):
         role = self._role = self._kind.build(config, self._clock, self._reactor)
         self._observer.name = role.name
         await role.prepare()
+        if self._going_away():
+            return
         addresses = await role.listen()
+        if self._going_away():
+            return
         pages = Site(status_pages(self._not_ready))
         self._status = await listen(self._reactor, config.status.listen, pages, "[status] listen")
         addresses["status"] = bound_address(self._status)
-        if self._drained is not None:
-            return
         record = {"role": self._kind.role.value, "name": role.name, "pid": os.getpid(), "addresses": addresses}
         self._record = config.run.directory / f"{self._kind.role.value}.json"
         self._record.parent.mkdir(parents=True, exist_ok=True)
@@ -156,7 +158,7 @@ class RoleProcess(Service, Generic[C]):
         log.info("role.started", pid=os.getpid(), **{f"{key}_address": value for key, value in addresses.items()})
 
     def _refuse(self, failure: Failure) -> None:
-        if self._drained is not None:
+        if self._going_away():
             log.failure("role.start_abandoned", failure)
             return
         log.failure("role.refused", failure)
@@ -205,8 +207,11 @@ class RoleProcess(Service, Generic[C]):
         log.warn("role.drain_overdue", seconds=DRAIN_SECONDS)
         self._done(None)
 
+    def _going_away(self) -> bool:
+        return self._drained is not None
+
     def _not_ready(self) -> list[str]:
-        if self._drained is not None or self._role is None:
+        if self._going_away() or self._role is None:
             return ["this process is going away"]
         return self._role.not_ready()
 

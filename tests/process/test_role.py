@@ -1,0 +1,220 @@
+"""The life of a role's process, on a reactor in memory. Real processes: tests/integration/test_role_process.py."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any, cast
+
+from twisted.application.service import Application
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.testing import MemoryReactorClock
+from twisted.logger import ILogObserver, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+from zope.interface.verify import verifyObject
+
+from iop.errors import StoreUnavailable
+from iop.interfaces import IClock
+from iop.process.config import RoleConfig
+from iop.process.logs import JsonLog
+from iop.process.role import DRAIN_SECONDS, IReactor, IRole, RoleKind, RoleProcess
+from iop.testing.clock import FakeClock
+from iop.units import Role
+
+CONFIG = """
+[deployment]
+id = "d-1"
+trust_domain = "iop.test"
+[status]
+listen = "tcp:port=0:interface=127.0.0.1"
+[run]
+directory = "run"
+"""
+
+
+@implementer(IRole)
+class FakeRole:
+    """A role whose every step waits for the test."""
+
+    name = "edge-1"
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+        self.prepared: Deferred[None] = Deferred()
+        self.drained: Deferred[None] = Deferred()
+
+    def prepare(self) -> Deferred[None]:
+        self.steps.append("prepare")
+        return self.prepared
+
+    def listen(self) -> Deferred[dict[str, str]]:
+        self.steps.append("listen")
+        return succeed({"api": "127.0.0.1:8443"})
+
+    def not_ready(self) -> list[str]:
+        return ["no Node"]
+
+    def drain(self) -> Deferred[None]:
+        self.steps.append("drain")
+        return self.drained
+
+
+class Memory(MemoryReactorClock):
+    """With the one call that signals need."""
+
+    def callFromThread(self, what: Callable[[], object]) -> None:
+        what()
+
+
+class RoleProcessTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.folder = Path(self.mktemp())
+        self.folder.mkdir()
+        self.path = self.folder / "edge.toml"
+        self.path.write_text(CONFIG)
+        self.record = self.folder / "run" / "edge.json"
+        self.role = FakeRole()
+        self.clock = FakeClock()
+        self.memory: Any = Memory()
+        self.built: list[RoleConfig] = []
+        kind = RoleKind(Role.EDGE, RoleConfig, self.build, hides_memory=False)
+        self.process = RoleProcess(kind, self.path, self.clock, cast(IReactor, self.memory))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self.addCleanup(signal.signal, number, signal.getsignal(number))
+        self.terminal = StringIO()
+        self.patch(sys, "__stderr__", self.terminal)
+        self.at_exit: list[object] = []
+        self.patch(sys.modules["atexit"], "register", self.at_exit.append)
+        self.log = StringIO()
+        observer = JsonLog(self.log, "edge")
+        globalLogPublisher.addObserver(observer)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+
+    def build(self, config: RoleConfig, clock: IClock, reactor: IReactor) -> IRole:
+        self.built.append(config)
+        return self.role
+
+    def start(self) -> None:
+        """Start the service and run the reactor's startup hooks."""
+        self.process.startService()
+        self.memory.run()
+        self.memory.running = True
+
+    def events(self) -> list[str]:
+        """The names of what was logged."""
+        return [json.loads(line)["event"] for line in self.log.getvalue().splitlines()]
+
+    def test_fake_is_a_role(self) -> None:
+        verifyObject(IRole, self.role)
+
+    def test_starts_in_order_and_says_where(self) -> None:
+        self.start()
+        self.assertEqual(self.role.steps, ["prepare"])
+        self.assertFalse(self.record.exists())
+        self.role.prepared.callback(None)
+        self.assertEqual(self.role.steps, ["prepare", "listen"])
+        record = json.loads(self.record.read_bytes())
+        self.assertEqual((record["role"], record["name"]), ("edge", "edge-1"))
+        self.assertEqual(record["addresses"]["api"], "127.0.0.1:8443")
+        self.assertIn("status", record["addresses"])
+        self.assertEqual(self.events(), ["role.started"])
+
+    def test_logs_as_json_under_twistd(self) -> None:
+        application: Any = Application("iop")
+        self.process.setServiceParent(application)
+        self.assertIsInstance(application.getComponent(ILogObserver), JsonLog)
+
+    def test_drains_on_a_signal(self) -> None:
+        """A signal stops the reactor, whose shutdown waits for the drain; the record of addresses goes with it."""
+        self.start()
+        self.role.prepared.callback(None)
+        signal.raise_signal(signal.SIGTERM)
+        self.assertTrue(self.memory.hasStopped)
+        stopped = self.process.stopService()
+        self.assertNoResult(stopped)
+        self.role.drained.callback(None)
+        self.successResultOf(stopped)
+        self.assertFalse(self.record.exists())
+        self.assertEqual(self.events(), ["role.started", "role.draining", "role.stopped"])
+        self.assertEqual(self.clock.reactor.getDelayedCalls(), [])
+        self.assertEqual(self.at_exit, [])
+
+    def test_drain_has_a_deadline(self) -> None:
+        self.start()
+        self.role.prepared.callback(None)
+        stopped = self.process.stopService()
+        self.clock.advance(DRAIN_SECONDS - 0.1)
+        self.assertNoResult(stopped)
+        self.clock.advance(0.1)
+        self.successResultOf(stopped)
+        self.assertIn("role.drain_overdue", self.events())
+        self.role.drained.callback(None)
+
+    def test_second_signal_does_not_wait(self) -> None:
+        self.start()
+        self.role.prepared.callback(None)
+        signal.raise_signal(signal.SIGINT)
+        stopped = self.process.stopService()
+        self.assertNoResult(stopped)
+        signal.raise_signal(signal.SIGINT)
+        self.successResultOf(stopped)
+
+    def test_failed_drain_is_logged_and_ends(self) -> None:
+        self.start()
+        self.role.prepared.callback(None)
+        stopped = self.process.stopService()
+        self.role.drained.errback(ValueError("x"))
+        self.successResultOf(stopped)
+        self.assertIn("role.drain_failed", self.events())
+        self.flushLoggedErrors(ValueError)
+
+    def test_bad_configuration_refuses(self) -> None:
+        """The person is told, the log has it, and the exit code will be 1."""
+        self.path.write_text(CONFIG + "[extra]")
+        self.start()
+        self.assertIn("Error: ", self.terminal.getvalue())
+        self.assertIn("extra: is not a known key", self.terminal.getvalue())
+        self.assertIn("Hint: ", self.terminal.getvalue())
+        self.assertEqual(self.events(), ["role.refused"])
+        self.assertTrue(self.memory.hasStopped)
+        self.assertEqual(len(self.at_exit), 1)
+        self.assertEqual(self.built, [])
+        self.successResultOf(self.process.stopService())
+        self.flushLoggedErrors()
+
+    def test_failed_preparation_refuses_and_drains_what_was_opened(self) -> None:
+        self.start()
+        self.role.prepared.errback(StoreUnavailable("no database", hint="iop store migrate"))
+        self.assertEqual(self.terminal.getvalue(), "Error: no database\nHint: iop store migrate\n")
+        stopped = self.process.stopService()
+        self.assertEqual(self.role.steps, ["prepare", "drain"])
+        self.role.drained.callback(None)
+        self.successResultOf(stopped)
+        self.flushLoggedErrors(StoreUnavailable)
+
+    def test_unforeseen_failure_refuses_without_its_message(self) -> None:
+        """P25: what is not our own error may say anything."""
+        self.start()
+        self.role.prepared.errback(ValueError("sk-canary"))
+        self.assertIn("Error: edge cannot start (ValueError)", self.terminal.getvalue())
+        self.assertNotIn("sk-canary", self.terminal.getvalue() + self.log.getvalue())
+        self.assertEqual(len(self.at_exit), 1)
+        self.flushLoggedErrors(ValueError)
+
+    def test_signal_while_preparing(self) -> None:
+        """What was begun ends without a word of readiness, and the process exits as drained."""
+        self.start()
+        signal.raise_signal(signal.SIGTERM)
+        stopped = self.process.stopService()
+        self.role.drained.callback(None)
+        self.successResultOf(stopped)
+        self.role.prepared.callback(None)
+        self.assertEqual(self.role.steps, ["prepare", "drain"])
+        self.assertFalse(self.record.exists())
+        self.assertNotIn("role.started", self.events())
+        self.assertEqual(self.at_exit, [])
