@@ -34,7 +34,7 @@ def read_certificates(path: Path) -> list[x509.Certificate]:
     """
     try:
         return x509.load_pem_x509_certificates(read_public(path, _CERTIFICATES_LIMIT))
-    except ValueError as error:
+    except (ValueError, x509.InvalidVersion) as error:
         raise FileRefused(f"{path} holds no PEM certificate", hint="check that this is the file you meant") from error
 
 

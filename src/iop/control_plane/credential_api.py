@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import unquote_to_bytes
 
-from klein import Klein
+from klein import Klein, KleinRenderable
+from klein.resource import KleinResource
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.web.server import Request
@@ -78,7 +79,10 @@ class CredentialApi:
         self._clock = clock
         self._deployment_id = deployment_id
         self._log = Logger()
-        self.app = self._routes()
+
+    def resource(self) -> KleinResource:
+        """The API as a resource for a site."""
+        return _StrictPaths(self._routes())
 
     def _routes(self) -> Klein:
         app = Klein()
@@ -221,6 +225,24 @@ class CredentialApi:
             },
             "effective_by": rfc3339(outcome.effective_ms),
         }
+
+
+class _StrictPaths(KleinResource):
+    """Refuses paths that klein would read as others than were sent, or answer with something else than a problem."""
+
+    def render(self, request: IRequest) -> KleinRenderable:
+        answer, path = cast(Request, request), request.uri.partition(b"?")[0]
+        try:
+            unquote_to_bytes(path).decode()
+        except UnicodeDecodeError:
+            plain = False
+        else:
+            plain = path.startswith(b"/v1/") and b"//" not in path
+        if plain:
+            return super().render(request)
+        answer.setResponseCode(404)
+        answer.responseHeaders.setRawHeaders(b"content-type", [MEDIA_TYPE])
+        return problem(404, "no_such_call", "there is no such call in this API")
 
 
 def _shielded(work: Coroutine[Deferred[Any], Any, bytes]) -> Deferred[bytes]:

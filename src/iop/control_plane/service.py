@@ -21,8 +21,8 @@ from iop.net.peer import PeerFactory
 from iop.net.tls import TlsFiles, mutual_server, peer_identity, web_server
 from iop.process.listen import bound_address, listen
 from iop.process.role import IRole
-from iop.store import open_sqlite
 from iop.store.lock import ControlPlaneLock
+from iop.store.sqlite import open_sqlite
 from iop.units import Role
 from iop.wire.dialect import CONTROL
 
@@ -96,7 +96,7 @@ class ControlPlane:
             trust_domain=self._config.deployment.trust_domain,
             accepts=Role.EDGE,
         )
-        site = guarded_site(plane.api.app.resource(), self._clock, GuardLimits(), body_limit, refuse_http)
+        site = guarded_site(plane.api.resource(), self._clock, GuardLimits(), body_limit, refuse_http)
         web = web_server(https.certificate, https.key)
         addresses: dict[str, str] = {}
         for key, endpoint, factory in (

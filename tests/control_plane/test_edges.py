@@ -1,0 +1,233 @@
+"""Enrolment and projection refresh as the Control Plane does them, and the barrier over the sessions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.message import Message
+from twisted.internet.defer import Deferred
+
+from iop.control_plane.mutations import Mutations
+from iop.core.projection import projection_digest
+from iop.crypto.issuer import Issuer
+from iop.crypto.receipt import sign_receipt
+from iop.errors import HelloRefused
+from iop.records import Barrier, Committed, TokenKind
+from iop.wire import control_pb2
+from iop.wire.convert import projection_from_wire
+from tests.control_plane.world import CANARY, DEPLOYMENT, PlayedEdge, WorldCase, applied, hello, result_of
+
+
+class EnrolmentTests(WorldCase):
+    def refused(self, message: Message, name: str = "edge1") -> str:
+        """The reason a hello is refused for; the connection is closed with it."""
+        connection = self.world.connect(name)
+        refusal = self.failureResultOf(connection.ask(message), HelloRefused).value
+        self.assertIsInstance(connection.edge.lost_for, HelloRefused)
+        reason: str = refusal.reason
+        return reason
+
+    def test_the_hello_brings_projection_and_receipt(self) -> None:
+        """C11, E2, E4: what an accepted Edge learns is Ann's ``use`` token and route, signed for this Edge."""
+        _, answer = self.world.enrolled()
+        snapshot, digest = projection_from_wire(answer.projection)
+        self.assertEqual(digest, projection_digest(snapshot.tokens, snapshot.routes))
+        use = self.world.tokens["ann", TokenKind.USE].record
+        self.assertEqual([(token.token_id, token.digest) for token in snapshot.tokens], [(use.token_id, use.digest)])
+        self.assertEqual([route.slot for route in snapshot.routes], [self.slot.slot])
+        self.assertEqual(answer.deployment_id, DEPLOYMENT)
+
+    def test_no_secret_thing_is_in_it(self) -> None:
+        """C15: no raw token, proof, ``manage`` digest, plaintext or ciphertext is in the bytes an Edge is sent."""
+        _, answer = self.world.enrolled()
+        data = answer.SerializeToString()
+        manage, use = (self.world.tokens["ann", kind] for kind in (TokenKind.MANAGE, TokenKind.USE))
+        forbidden = [CANARY, bytes(use.text.reveal()), bytes(manage.text.reveal()), use.record.proof]
+        forbidden += [manage.record.proof, manage.record.digest, manage.record.token_id.encode(), b"IOP1"]
+        for bad in forbidden:
+            self.assertNotIn(bad, data)
+
+    def test_an_empty_identity(self) -> None:
+        """C26: an Edge that does not say who it is."""
+        self.assertEqual(self.refused(hello("")), "identity_refused")
+
+    def test_another_edges_identity(self) -> None:
+        """P3, C49: a hello that disagrees with the certificate."""
+        self.assertEqual(self.refused(hello("edge2")), "identity_refused")
+
+    def test_another_version(self) -> None:
+        """E1."""
+        self.assertEqual(
+            self.refused(control_pb2.EdgeHelloRequest(edge_id="edge1", protocol_version=2)), "unsupported_version"
+        )
+
+    def test_a_denied_edge(self) -> None:
+        """P13: a denied name is not accepted."""
+        result_of(self.world.store.denials.deny("edge", "edge1", "host:test"))
+        self.assertEqual(self.refused(hello("edge1")), "edge_denied")
+
+    def test_a_second_connection(self) -> None:
+        """E3: the live one stays as it was, and can still lease."""
+        first, _ = self.world.enrolled()
+        self.assertEqual(self.refused(hello("edge1")), "already_connected")
+        self.assertIsNone(first.edge.lost_for)
+        self.assertEqual(result_of(first.ask(self.question())).WhichOneof("result"), "lease")
+
+    def test_it_may_come_back(self) -> None:
+        """E3: once the first connection is gone, the name is free."""
+        first, _ = self.world.enrolled()
+        first.pair.cut()
+        self.world.enrolled()
+
+
+class HeldTests(EnrolmentTests):
+    """What an Edge claims to hold (E8)."""
+
+    def held(self, generation: int, digest: bytes, receipt: Any) -> Message:
+        return hello("edge1", held_generation=generation, held_digest=digest, held_receipt=receipt)
+
+    def sign(self, generation: int, digest: bytes, *, edge: str = "edge1", issuer: Issuer | None = None) -> Any:
+        return sign_receipt(issuer or self.world.issuer, DEPLOYMENT, edge, generation, digest)
+
+    def test_what_it_was_given(self) -> None:
+        """An Edge that comes back with exactly what it was sent is welcome."""
+        first, answer = self.world.enrolled()
+        first.pair.cut()
+        generation, digest = answer.projection.generation, answer.projection.digest
+        second = self.world.connect()
+        again = result_of(second.ask(self.held(generation, digest, answer.receipt)))
+        self.assertTrue(getattr(again, "accepted", False))
+
+    def test_an_invented_receipt(self) -> None:
+        """A claim that no issuer signed refuses this Edge and stops nobody else."""
+        other, _ = self.world.enrolled("edge2")
+        invented = self.sign(1000, bytes(32), issuer=Issuer.create(self.world.folder / "invented.json"))
+        self.assertEqual(self.refused(self.held(1000, bytes(32), invented)), "receipt_refused")
+        self.assertEqual(self.refused(self.held(1000, bytes(32), None)), "receipt_refused")
+        self.assertEqual(result_of(other.ask(self.question("edge2"))).WhichOneof("result"), "lease")
+
+    def test_another_edges_receipt(self) -> None:
+        """A genuine receipt of another Edge proves nothing here."""
+        receipt = self.sign(1000, bytes(32), edge="edge2")
+        self.assertEqual(self.refused(self.held(1000, bytes(32), receipt)), "receipt_refused")
+
+    def test_a_receipt_of_something_else(self) -> None:
+        """A genuine receipt that is not of what the hello says is held."""
+        _, answer = self.world.enrolled("edge1")
+        self.world.pairs[0].cut()
+        self.assertEqual(self.refused(self.held(1000, bytes(32), answer.receipt)), "receipt_refused")
+
+    def test_a_proof_that_the_store_is_behind(self) -> None:
+        """A genuine receipt ahead of the store, or of another content of the same generation, refuses this Edge."""
+        for generation in (1000, self.generation()):
+            receipt = self.sign(generation, bytes(32))
+            self.assertEqual(self.refused(self.held(generation, bytes(32), receipt)), "store_behind")
+
+
+class RefreshTests(WorldCase):
+    def mutations(self) -> Mutations:
+        return Mutations(
+            store=self.world.store,
+            edges=self.world.plane.edges,
+            clock=self.world.clock,
+            window_ms=65_000,
+            acknowledge_seconds=5,
+        )
+
+    def mutate(self, name: str = "carol") -> Deferred[Barrier]:
+        """A committed mutation, its barrier begun and everything moved."""
+        self.world.principal(name)
+        committed = Committed(None, self.generation(), self.world.clock.wall_ms())
+        done = Deferred.fromCoroutine(self.mutations().complete(committed))
+        self.world.pump()
+        return done
+
+    def test_every_edge_gets_every_generation(self) -> None:
+        """C13: after a mutation each connected Edge is sent the new projection, and the barrier counts their words."""
+        edges = [self.world.enrolled(name)[0].edge for name in ("edge1", "edge2")]
+        outcome = result_of(self.mutate())
+        for edge in edges:
+            self.assertEqual([m.projection.generation for m in edge.received], [outcome.generation])  # type: ignore[attr-defined]
+        self.assertEqual((outcome.acknowledged, outcome.cut_off, outcome.unconfirmed), (2, 0, 0))
+
+    def test_the_barrier_waits(self) -> None:
+        """K14, E10: a mutation is not complete while a ready Edge has not said so."""
+        connection, _ = self.world.enrolled(edge=PlayedEdge(acknowledges=False))
+        done = self.mutate()
+        self.world.pass_time(1)
+        self.assertNoResult(done)
+        sent = connection.edge.received[-1]
+        answer = control_pb2.PrincipalProjectionApplyResponse(outcome=applied(sent.projection))  # type: ignore[attr-defined]
+        connection.edge.held.pop().callback(answer)
+        self.world.pass_time(0.1)
+        self.assertEqual(result_of(done).acknowledged, 1)
+
+    def test_a_silent_edge_is_cut_off(self) -> None:
+        """E10: after five seconds it is closed, counted as cut off, and the mutation returns."""
+        connection, _ = self.world.enrolled(edge=PlayedEdge(acknowledges=False))
+        began = self.world.clock.wall_ms()
+        done = self.mutate()
+        self.world.pass_time(5.2)
+        outcome = result_of(done)
+        self.assertEqual((outcome.acknowledged, outcome.cut_off), (0, 1))
+        self.assertEqual(outcome.effective_ms, began + 65_000)
+        self.assertIsNotNone(connection.edge.lost_for)
+        self.assertEqual(self.world.plane.edges.names(), [])
+
+    def test_a_refusal_ends_the_session(self) -> None:
+        """E7: what an Edge refused is not sent again; its session ends."""
+        connection, _ = self.world.enrolled(edge=PlayedEdge(acknowledges=False))
+        done = self.mutate()
+        refused = control_pb2.ProjectionOutcome(
+            result=control_pb2.PROJECTION_RESULT_REFUSED, generation=1, code="generation_not_higher"
+        )
+        connection.edge.held.pop().callback(control_pb2.PrincipalProjectionApplyResponse(outcome=refused))
+        self.world.pass_time(0.2)
+        self.assertIsNotNone(connection.edge.lost_for)
+        self.assertEqual(len(connection.edge.received), 1)
+        self.assertEqual(result_of(done).cut_off, 1)
+
+    def test_a_lie_about_the_digest_ends_the_session(self) -> None:
+        """E5: an acknowledgement of something that was never sent is no acknowledgement."""
+        connection, _ = self.world.enrolled(edge=PlayedEdge(acknowledges=False))
+        self.mutate()
+        lie = control_pb2.ProjectionOutcome(
+            result=control_pb2.PROJECTION_RESULT_APPLIED, generation=self.generation(), digest=bytes(32)
+        )
+        connection.edge.held.pop().callback(control_pb2.PrincipalProjectionApplyResponse(outcome=lie))
+        self.world.pump()
+        self.assertIsNotNone(connection.edge.lost_for)
+
+    def test_a_host_local_change_is_noticed(self) -> None:
+        """A mutation that another process committed reaches the Edges within a second."""
+        connection, _ = self.world.enrolled()
+        self.world.plane.watch.start()
+        self.addCleanup(self.world.plane.watch.stop)
+        self.world.principal("dave")
+        self.world.pass_time(1)
+        self.assertEqual(connection.edge.received[-1].projection.generation, self.generation())  # type: ignore[attr-defined]
+
+    def test_a_mutation_between_the_reading_and_the_hellos_answer(self) -> None:
+        """An Edge whose hello was read just before a mutation is brought up to date by its own acknowledgement."""
+        connection = self.world.connect()
+        answer = result_of(connection.ask(hello("edge1")))
+        self.world.principal("erin")
+        word = applied(answer.projection)  # type: ignore[attr-defined]
+        result_of(connection.ask(control_pb2.EdgeReadyRequest(outcome=word)))
+        self.world.pump()
+        self.assertEqual(connection.edge.received[-1].projection.generation, self.generation())  # type: ignore[attr-defined]
+
+    def test_denying_a_connected_edge_drops_it(self) -> None:
+        """P13: a denial ends the connection that is there."""
+        connection, _ = self.world.enrolled()
+        denied = result_of(self.world.store.denials.deny("edge", "edge1", "host:test"))
+        result_of(Deferred.fromCoroutine(self.world.plane.edges.publish(denied.generation)))
+        self.world.pump()
+        self.assertIsNotNone(connection.edge.lost_for)
+
+    def test_an_edge_gone_is_an_ended_row(self) -> None:
+        """The barrier of another process sees that a connection ended."""
+        connection, _ = self.world.enrolled()
+        connection.pair.cut()
+        (row,) = result_of(self.world.store.edge_sessions.since(0))
+        self.assertEqual(row.ended_ms, self.world.clock.wall_ms())
