@@ -6,7 +6,6 @@ from google.protobuf.descriptor_pb2 import DescriptorProto
 from twisted.trial.unittest import SynchronousTestCase
 
 from iop.errors import MalformedFrame, UnexpectedMessage
-from iop.units import FRAME_BEFORE_HELLO, FRAME_LIMIT, HELLO_ANSWER_LIMIT
 from iop.wire import control_pb2, runtime_pb2
 from iop.wire.dialect import CONTROL, PING, PONG, RUNTIME, Dialect
 from iop.wire.runtime_pb2 import NodeHelloRequest, Ping, RunBody
@@ -80,19 +79,6 @@ class ClosedListTests(SynchronousTestCase):
             },
         )
         self.assertEqual(CONTROL.notes_by_initiator | CONTROL.notes_by_acceptor, {PING, PONG})
-
-
-class LimitTests(SynchronousTestCase):
-    def test_limits(self) -> None:
-        """W2, P32: what each side may send, before and after the hello was accepted."""
-        for dialect, hello_answer, later in (
-            (CONTROL, HELLO_ANSWER_LIMIT, HELLO_ANSWER_LIMIT),
-            (RUNTIME, FRAME_BEFORE_HELLO, FRAME_LIMIT),
-        ):
-            self.assertEqual(dialect.limit(initiator=True, accepted=False), FRAME_BEFORE_HELLO)
-            self.assertEqual(dialect.limit(initiator=True, accepted=True), FRAME_LIMIT)
-            self.assertEqual(dialect.limit(initiator=False, accepted=False), hello_answer)
-            self.assertEqual(dialect.limit(initiator=False, accepted=True), later)
 
 
 class CodecTests(SynchronousTestCase):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,7 +47,7 @@ class DecoderTests(SynchronousTestCase):
         """P33: nor any number of them."""
         stream = b"".join(map(encode_frame, frames))
         places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
-        chunks = [stream[start:end] for start, end in zip(places, places[1:], strict=False)]
+        chunks = [stream[start:end] for start, end in pairwise(places)]
         self.assertEqual(decode(chunks), frames)
 
     def test_truncated_never_dispatches(self) -> None:

@@ -58,10 +58,10 @@ class Outbound:
 
         :raises StrayAnswer: nothing in flight has this id, or it is answered by another kind (W4, P36).
         """
-        expected, done = self._asked.get(request, ("", None))
-        if kind != expected:
+        asked = self._asked.get(request)
+        if asked is None or asked[0] != kind:
             raise StrayAnswer("an answer that belongs to no request in flight")
-        del self._asked[request]
+        done = self._asked.pop(request)[1]
         if done is not None:
             self._waiting -= 1
         return done
@@ -93,7 +93,8 @@ class Outbound:
         return left
 
     def _waits(self, request: int) -> bool:
-        return self._asked.get(request, ("", None))[1] is not None
+        asked = self._asked.get(request)
+        return asked is not None and asked[1] is not None
 
 
 class Inbound:

@@ -26,7 +26,7 @@ from iop.errors import (
     StrayAnswer,
     UnexpectedMessage,
 )
-from iop.units import HANDSHAKE_SECONDS, KEEPALIVE_SECONDS, SILENCE_SECONDS
+from iop.units import FRAME_BEFORE_HELLO, FRAME_LIMIT, HANDSHAKE_SECONDS, KEEPALIVE_SECONDS, SILENCE_SECONDS
 from iop.wire.dialect import PING, PONG, Dialect
 from iop.wire.runtime_pb2 import Ping, Pong
 
@@ -84,7 +84,7 @@ class Session:
     @property
     def frame_limit(self) -> int:
         """The most bytes of the next frame from the peer (W2)."""
-        return self._dialect.limit(initiator=not self._initiator, accepted=self.state in _ACCEPTED)
+        return self._limit(initiator=not self._initiator)
 
     def next_wakeup(self) -> float | None:
         """The boot time at which :meth:`tick` is due, or None if never again."""
@@ -262,13 +262,21 @@ class Session:
             f"{happening.value} is not possible while the connection is in state {self.state.value}"
         )
 
+    def _limit(self, *, initiator: bool) -> int:
+        """The most bytes of an envelope that side may send now (W2)."""
+        if self.state in _ACCEPTED:
+            return FRAME_LIMIT if initiator else self._dialect.acceptor_limit
+        if self.state is State.HELLO_ASKED and not initiator:
+            return self._dialect.hello_answer_limit
+        return FRAME_BEFORE_HELLO
+
     def _open(self) -> None:
         self.state = State.READY
         self._heard = self._sent = self._now()
 
     def _encode(self, correlation_id: int, message: Message) -> bytes:
         payload = self._dialect.encode(correlation_id, message)
-        limit = self._dialect.limit(initiator=self._initiator, accepted=self.state in _ACCEPTED)
+        limit = self._limit(initiator=self._initiator)
         if len(payload) > limit:
             raise FrameTooLarge(f"a {type(message).__name__} of {len(payload)} bytes is above the {limit} a peer takes")
         return payload

@@ -27,8 +27,8 @@ class Dialect:
 
     :param hello: the initiator's first request; its answer has ``accepted``, ``code`` and ``message``.
     :param requests_by_initiator: request kind -> answer kind.
-    :param hello_answer_limit: the most bytes of the answer to the hello.
-    :param acceptor_limit: the most bytes of what the acceptor sends after it; the initiator's is ``FRAME_LIMIT``.
+    :param hello_answer_limit: the most bytes of the answer to the hello (W2).
+    :param acceptor_limit: the most bytes of the acceptor's envelopes after that; of the initiator's: ``FRAME_LIMIT``.
     """
 
     envelope: type[ControlEnvelope] | type[RuntimeEnvelope]
@@ -55,12 +55,6 @@ class Dialect:
     def notes(self, *, initiator: bool) -> frozenset[str]:
         """What that side may say without being answered."""
         return self.notes_by_initiator if initiator else self.notes_by_acceptor
-
-    def limit(self, *, initiator: bool, accepted: bool) -> int:
-        """The most bytes of an envelope that side may send, before and after the hello was accepted (W2)."""
-        if initiator:
-            return FRAME_LIMIT if accepted else FRAME_BEFORE_HELLO
-        return self.acceptor_limit if accepted else self.hello_answer_limit
 
     def kind_of(self, message: Message) -> str:
         """The kind that carries ``message``; :class:`~iop.errors.UnexpectedMessage` if this wire has none for it."""
