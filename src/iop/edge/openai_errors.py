@@ -75,9 +75,7 @@ _RUNS: Final = {
     "upstream_tls": Refusal(502, "upstream_tls", "no trusted connection to the provider could be made"),
     "upstream_timeout": Refusal(504, "upstream_timeout", "the provider did not answer in time"),
     "upstream_broke": Refusal(502, "upstream_broke", "the provider broke off its answer"),
-    "upstream_redirect": Refusal(
-        502, "upstream_redirect", "the provider answered with a redirect; none is followed"
-    ),
+    "upstream_redirect": Refusal(502, "upstream_redirect", "the provider answered with a redirect; none is followed"),
     "upstream_encoded_error": Refusal(
         502, "upstream_encoded_error", "the provider answered with an error in an encoding that cannot be shown"
     ),

@@ -22,9 +22,8 @@ from iop.errors import (
 )
 from iop.files import read_public, write_atomic
 from iop.interfaces import IClock
-from iop.records import ProjectionSnapshot
 from iop.wire import control_pb2
-from iop.wire.convert import route_from_wire, token_from_wire
+from iop.wire.convert import projection_from_wire
 from iop.wire.strict import parse_strict
 
 _RECORD: Final = "projection.receipt"
@@ -141,15 +140,10 @@ class Projections:
     def _judge(
         self, wire: control_pb2.PrincipalProjection, receipt: control_pb2.ProjectionReceipt
     ) -> tuple[Projection, Verdict]:
-        projection = Projection.build(
-            ProjectionSnapshot(
-                generation=wire.generation,
-                tokens=tuple(map(token_from_wire, wire.tokens)),
-                routes=tuple(map(route_from_wire, wire.routes)),
-            )
-        )
+        snapshot, claimed_digest = projection_from_wire(wire)
+        projection = Projection.build(snapshot)
         mark = Mark(projection.generation, projection.digest)
-        verdict = judge(mark, wire.digest, self._recorded, loaded=self.current is not None)
+        verdict = judge(mark, claimed_digest, self._recorded, loaded=self.current is not None)
         statement = read_receipt(receipt)
         named = (statement.deployment_id, statement.edge, statement.generation, statement.digest)
         if named != (self._deployment, self._edge, mark.generation, mark.digest):
