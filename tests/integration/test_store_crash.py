@@ -45,7 +45,7 @@ class ProcessTests(SynchronousTestCase):
         schema.migrate(self.path, "deployment-1")
 
     def writer(self, prefix: str, count: int) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603 - ourselves
             [sys.executable, "-c", WRITER, str(self.path), prefix, str(count)], stdout=subprocess.PIPE, text=True
         )
 
@@ -94,7 +94,7 @@ class ProcessTests(SynchronousTestCase):
             "import sys, pathlib; from iop.store.lock import ControlPlaneLock;"
             "lock = ControlPlaneLock.acquire(pathlib.Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
         )
-        with subprocess.Popen(
+        with subprocess.Popen(  # noqa: S603 - ourselves
             [sys.executable, "-c", hold, str(self.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as holder:
             assert holder.stdout is not None
