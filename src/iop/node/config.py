@@ -8,6 +8,8 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, model_validator
 
 from iop.core.profiles import PROFILES, Profile
+from iop.errors import BadConfig
+from iop.net.target import parse_target
 from iop.process.config import ClientEndpoint, ConfigPath, Name, RoleConfig, ServerName, Strict, TlsTable
 from iop.process.config import load as load_strict
 from iop.units import SKEW_SECONDS
@@ -17,6 +19,14 @@ def _profile(name: str) -> str:
     if name not in PROFILES:
         raise ValueError(f"must be one of {', '.join(sorted(PROFILES))}")
     return name
+
+
+def _base_url(text: str) -> str:
+    try:
+        parse_target(text)
+    except BadConfig as error:
+        raise ValueError(f"{error.message}: {error.hint}") from error
+    return text
 
 
 class NodeTable(Strict):
@@ -45,7 +55,7 @@ class TargetTable(Strict):
     ``header`` and ``scheme`` say where the credential goes, for profile ``openai-compatible`` alone.
     """
 
-    base_url: str
+    base_url: Annotated[str, AfterValidator(_base_url)]
     profiles: Annotated[tuple[Annotated[str, AfterValidator(_profile)], ...], Field(min_length=1, max_length=8)]
     #: PEM file with the only authorities trusted for this target; the system's without it.
     trust: ConfigPath | None = None

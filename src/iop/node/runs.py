@@ -18,7 +18,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from iop.core.headers import REQUEST_HEADERS, header_fault
-from iop.core.profiles import credential_header
+from iop.core.profiles import Profile, credential_header
 from iop.core.runs import NodePhase, NodeRun, Verdict
 from iop.errors import (
     BadCredential,
@@ -68,7 +68,7 @@ class Run:
     """
 
     def __init__(self, runs: Runs, request: runtime_pb2.RunRequest, machine: NodeRun, secret: Secret) -> None:
-        self.request_id = request.request_id
+        self._request_id = request.request_id
         self._number = request.run
         self._runs = runs
         self._machine = machine
@@ -172,21 +172,26 @@ class Run:
         for data, last in self._machine.pieces():
             self._bytes += len(data)
             self._runs.peer.notify(runtime_pb2.RunBody(run=self._number, data=data, last=last))
-        if self._machine.phase is NodePhase.ENDED:
-            self._close("")
+            if last:
+                self._close("")
 
     def _end(self, code: str, started: bool) -> None:
+        # the Edge takes this message for the word that nothing goes on upstream
+        self._hang_up()
         self._runs.fail(self._number, code, started)
         self._close(code)
 
-    def _close(self, code: str) -> None:
-        """The run is over: let go of the upstream and of the secret, and say how it went."""
+    def _hang_up(self) -> None:
         call, self._call = self._call, None
         if call is not None:
             call.cancel()
+
+    def _close(self, code: str) -> None:
+        """The run is over: let go of the upstream and of the secret, and say how it went."""
+        self._hang_up()
         self._secret.dispose()
         self._redactor = None
-        log.info("node.run.finished", request_id=self.request_id, status=self._status, bytes=self._bytes, code=code)
+        log.info("node.run.finished", request_id=self._request_id, status=self._status, bytes=self._bytes, code=code)
         self._runs.forget(self._number)
 
 
@@ -289,7 +294,7 @@ class Runs:
         provider = self._providers.get(request.provider_id)
         if provider is None:
             return "no_such_provider"
-        headers = _upstream_headers(request, provider)
+        headers = _upstream_headers(request, provider.profile)
         if headers is None:
             return "not_allowed"
         try:
@@ -311,16 +316,12 @@ class Runs:
             lease_id=lease.statement.lease_id,
         )
         run = self._open[request.run] = Run(self, request, machine, lease.secret)
-        with Secret(b"" if credential is None else credential[1]):
-            run.start(
-                provider.target.upstream.call(
-                    request.method,
-                    request.path,
-                    [*headers, *([] if credential is None else [credential])],
-                    request.body_length,
-                    run,
-                )
-            )
+        name, value = credential or ("", bytearray())
+        with Secret(value):
+            if name:
+                headers.append((name, value))
+            call = provider.target.upstream.call(request.method, request.path, headers, request.body_length, run)
+        run.start(call)
         return None
 
     def _tell_idle(self) -> None:
@@ -328,15 +329,18 @@ class Runs:
             self._idle.callback(None)
 
 
-def _upstream_headers(request: runtime_pb2.RunRequest, provider: Provider) -> list[tuple[str, str]] | None:
+def _upstream_headers(request: runtime_pb2.RunRequest, profile: Profile) -> list[tuple[str, str | bytearray]] | None:
     """The request's headers and the profile's defaults, or None if one of them may not be sent (R8, P17, P18)."""
-    headers = [(field.name, field.value) for field in request.headers]
-    names = {name for name, _ in headers}
-    if header_fault(headers) is not None or not names <= REQUEST_HEADERS or provider.profile.header in names:
+    sent = {field.name: field.value for field in request.headers}
+    if (
+        header_fault(sent.items()) is not None
+        or len(sent) < len(request.headers)
+        or not sent.keys() <= REQUEST_HEADERS
+        or profile.header in sent
+    ):
         return None
-    defaults = [(name, value) for name, value in provider.profile.default_headers if name not in names]
     # an encoded error body could not be searched for the secret (R9)
-    return [*headers, *defaults, ("accept-encoding", "identity")]
+    return [*{**dict(profile.default_headers), **sent, "accept-encoding": "identity"}.items()]
 
 
 def _is_encoded(headers: Sequence[tuple[str, str]]) -> bool:

@@ -78,7 +78,7 @@ class NodeRole:
             keys=self._keys,
             attest=attest,
             leases=leases,
-            targets=build_targets(config, clock, self._reactor),
+            targets=build_targets(config.targets, config.limits, clock, self._reactor),
             clock=clock,
             settled=self._settled,
         )

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from twisted.internet.interfaces import IReactorTCP
+
 from iop.core.profiles import PROFILES, Profile
-from iop.net.upstream import IUpstream
+from iop.interfaces import IClock
+from iop.net.target import parse_target
+from iop.net.tls import web_client
+from iop.net.upstream import IUpstream, Upstream, UpstreamLimits
+from iop.node.config import LimitsTable, TargetTable
 from iop.wire import runtime_pb2
 
 
@@ -30,6 +36,27 @@ class Provider:
     provider_id: str
     target: Target
     profile: Profile
+
+
+def build_targets(
+    tables: Mapping[str, TargetTable], limits: LimitsTable, clock: IClock, reactor: IReactorTCP
+) -> dict[str, Target]:
+    """Every configured target, ready to be called.
+
+    :raises FileRefused: if a trust file is not what it should be.
+    """
+    upstream_limits = UpstreamLimits(
+        connect_seconds=limits.connect_seconds,
+        first_byte_seconds=limits.first_byte_seconds,
+        between_bytes_seconds=limits.idle_seconds,
+    )
+
+    def build(name: str, table: TargetTable) -> Target:
+        place = parse_target(table.base_url)
+        tls = web_client(place.server_name, table.trust) if place.scheme == "https" else None
+        return Target(name, table.allowed(), Upstream(reactor, clock, place, tls, upstream_limits))
+
+    return {name: build(name, table) for name, table in tables.items()}
 
 
 def served(

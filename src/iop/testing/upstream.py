@@ -1,0 +1,80 @@
+"""An upstream that is played by hand: for what calls providers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zope.interface import implementer
+
+from iop.errors import UpstreamFailed
+from iop.net.upstream import IUpstream, IUpstreamCall, IUpstreamReceiver
+
+
+@implementer(IUpstreamCall)
+class FakeCall:
+    """One call; a test answers through ``receiver``.
+
+    ``headers`` is what was sent, ``given`` the very objects of the values; ``written`` the request body so far.
+    While ``stalled``, nothing that is written leaves.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        headers: Sequence[tuple[str, str | bytearray]],
+        body_length: int,
+        receiver: IUpstreamReceiver,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.headers = [(n, value if isinstance(value, str) else value.decode("latin-1")) for n, value in headers]
+        self.given = [value for _, value in headers]
+        self.body_length = body_length
+        self.receiver = receiver
+        self.written = bytearray()
+        self.stalled = False
+        self.paused = False
+        self.cancelled = False
+
+    def write(self, piece: bytes) -> None:
+        """Take a piece of the request body."""
+        self.written += piece
+        if not self.stalled:
+            self.receiver.writable()
+
+    def pause(self) -> None:
+        """Answer no further."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Answer on."""
+        self.paused = False
+
+    def cancel(self) -> None:
+        """Close the connection."""
+        self.cancelled = True
+
+
+@implementer(IUpstream)
+class FakeUpstream:
+    """Remembers ``calls``; with ``failure`` set, calls fail before they return."""
+
+    def __init__(self) -> None:
+        self.calls: list[FakeCall] = []
+        self.failure: UpstreamFailed | None = None
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        headers: Sequence[tuple[str, str | bytearray]],
+        body_length: int,
+        receiver: IUpstreamReceiver,
+    ) -> FakeCall:
+        """Begin a call."""
+        call = FakeCall(method, path, headers, body_length, receiver)
+        self.calls.append(call)
+        if self.failure is not None:
+            receiver.failed(self.failure)
+        return call
