@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -101,6 +101,7 @@ rows = st.lists(
 class EveryReadingTests(SynchronousTestCase):
     """Totality: every set of rows gives either a wait or three disjoint counts."""
 
+    @settings(deadline=None)
     @given(rows, st.integers(1, 12), st.booleans())
     def test_disjoint_and_total(self, sessions: list[EdgeSession], generation: int, running: bool) -> None:
         """P41: whoever may still act on what was before is awaited or counted, and nobody twice."""
@@ -118,6 +119,7 @@ class EveryReadingTests(SynchronousTestCase):
         gone = [each for each in behind if each.ended_ms or not running]
         assert decided.cut_off == len(gone)
 
+    @settings(deadline=None)
     @given(rows, st.integers(1, 12))
     def test_ending_everything_awaited_ends_the_wait(self, sessions: list[EdgeSession], generation: int) -> None:
         """A barrier always ends: whoever cuts off what is awaited gets the counts, with those as cut off."""

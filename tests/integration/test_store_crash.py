@@ -89,6 +89,12 @@ class ProcessTests(SynchronousTestCase):
             self.addCleanup(connection.close)
             assert connection.execute("SELECT count(*) FROM audit").fetchall() == [(len(denied),)]
 
+    def test_role_starts_without_the_migration_library(self) -> None:
+        """Opening a store imports neither alembic nor SQLAlchemy: they would slow each start, and are needed once."""
+        script = "import sys, iop.store.sqlite; sys.exit('sqlalchemy' in sys.modules or 'alembic' in sys.modules)"
+        done = subprocess.run([sys.executable, "-c", script], check=False)  # noqa: S603 - ourselves
+        assert done.returncode == 0
+
     def test_lock_of_a_killed_control_plane_is_free(self) -> None:
         hold = (
             "import sys, pathlib; from iop.store.lock import ControlPlaneLock;"

@@ -99,6 +99,14 @@ class OpeningTests(SqliteTestCase):
         self.path.write_bytes(b"not a database, but long enough to be looked at" * 100)
         self.refused(StoreUnavailable)
 
+    def test_file_that_is_broken_further_in(self) -> None:
+        self.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        whole = self.path.read_bytes()
+        self.path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
+        self.refused(StoreUnavailable)
+        with self.assertRaises(StoreUnavailable):
+            schema.status(self.path)
+
     def test_connections_wait_for_the_disk_and_check_references(self) -> None:
         with closing(schema.connect(self.path)) as connection:
             for pragma, value in (

@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from iop.errors import IopError, StoreBusy, StoreUnavailable
+
+
+@contextmanager
+def translated(outcome: str) -> Iterator[None]:
+    """Raise what SQLite raises in the block as :func:`as_store_error` tells it."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise as_store_error(error, outcome) from error
 
 
 def as_store_error(error: BaseException, outcome: str) -> IopError:

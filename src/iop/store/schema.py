@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from iop.errors import DeploymentMismatch, FileRefused, StoreUnavailable
-from iop.store.failures import as_store_error
+from iop.store.failures import as_store_error, translated
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -26,11 +26,12 @@ _MIGRATE_HINT: Final = "run `iop store migrate --config FILE`"
 def connect(path: Path) -> sqlite3.Connection:
     """A connection to the existing database ``path``, for use on one thread, whichever that is.
 
+    :raises StoreBusy: if another process holds it.
     :raises StoreUnavailable: if there is none or it cannot be opened.
     """
     if not path.exists():
         raise StoreUnavailable(f"there is no database at {path}", hint=_MIGRATE_HINT)
-    try:
+    with translated(f"{path} was not opened"), ExitStack() as opened:
         connection = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode=rw",
             uri=True,
@@ -38,18 +39,12 @@ def connect(path: Path) -> sqlite3.Connection:
             isolation_level=None,
             check_same_thread=False,
         )
-        try:
-            # WAL lets one process read while another writes; FULL makes COMMIT wait for the disk
-            connection.execute("PRAGMA journal_mode = WAL").fetchall()
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.execute("PRAGMA foreign_keys = ON")
-        except BaseException:
-            connection.close()
-            raise
-    except sqlite3.Error as error:
-        raise StoreUnavailable(
-            f"{path} cannot be opened as a database", hint=f"check what `ls -ld {path.parent} {path}` says"
-        ) from error
+        opened.callback(connection.close)
+        # WAL lets one process read while another writes; FULL makes COMMIT wait for the disk
+        connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        opened.pop_all()
     return connection
 
 
@@ -87,7 +82,7 @@ def status(path: Path) -> StoreStatus:
 
     :raises StoreUnavailable: if there is none or it cannot be read.
     """
-    with closing(connect(path)) as connection:
+    with translated("nothing was read"), closing(connect(path)) as connection:
         found = version(connection)
         if found != CURRENT:
             return StoreStatus(found, None, None)

@@ -11,6 +11,7 @@ from zope.interface import implementer
 
 from iop.interfaces import IStore
 from iop.store import schema
+from iop.store.failures import translated
 from iop.store.sqlite.audit import SqliteAudit
 from iop.store.sqlite.edges import SqliteDenials, SqliteEdgeSessions
 from iop.store.sqlite.mutation import Writer
@@ -61,7 +62,7 @@ def _open(path: Path, deployment_id: str, reactor: IReactorFromThreads, wall_ms:
 
 
 def _connect_both(path: Path, deployment_id: str) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-    with ExitStack() as opened:
+    with translated(f"{path} was not opened"), ExitStack() as opened:
         writing = schema.connect(path)
         opened.callback(writing.close)
         schema.require(writing, path, deployment_id)
