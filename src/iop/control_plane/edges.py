@@ -11,6 +11,7 @@ from zope.interface import implementer
 from iop.crypto.receipt import verify_receipt
 from iop.errors import (
     EdgeCutOff,
+    HelloRefused,
     IdentityRefused,
     IopError,
     PeerDisconnected,
@@ -77,6 +78,7 @@ class Edges:
 
     async def publish(self, generation: int) -> None:
         """Close the connections of denied Edges, send every other one what it lacks of ``generation``."""
+        await self.desk.settled()
         denied = {name for kind, name in await self.store.denials.all() if kind == "edge"}
         for edge, link in list(self._links.items()):
             if edge in denied:
@@ -195,22 +197,12 @@ class EdgeLink:
     # -- steps --------------------------------------------------------------------------------------------------------
 
     async def _hello(self, hello: control_pb2.EdgeHelloRequest) -> Message:
-        if hello.edge_id != self._edge:
-            return self._refuse(IdentityRefused.code, "the hello names another Edge than the certificate")
-        if hello.protocol_version != PROTOCOL_VERSION:
-            return self._refuse("unsupported_version", f"this Control Plane speaks version {PROTOCOL_VERSION}")
-        if not self._edges.claim(self._edge, self):
-            return self._refuse("already_connected", "this Edge is connected already")
         try:
-            self._session = await self._edges.store.edge_sessions.open(self._edge, self._edges.clock.wall_ms())
-            publication = await self._edges.publisher.newest(self._edge)
-            self._check_held(hello, publication)
-        except IdentityRefused as error:
-            return self._refuse("edge_denied", error.message)
-        except ReceiptRefused as error:
-            return self._refuse(error.code, error.message)
-        except ProjectionRefused as error:
-            return self._refuse(error.reason, error.message)
+            publication = await self._enrol(hello)
+        except HelloRefused as refusal:
+            await self._edges.store.audit.append(f"edge:{self._edge}", "edge.hello", self._edge, refusal.reason, {})
+            self._log.warn("control.edge.refused", edge=self._edge, reason=refusal.reason)
+            return control_pb2.EdgeHelloResponse(accepted=False, code=refusal.reason, message=refusal.message)
         finally:
             if self._ended and self._session:
                 # The connection went while the store was at work; nobody else will end this row.
@@ -225,19 +217,39 @@ class EdgeLink:
             lease_ttl_seconds=self._edges.lease_ttl_seconds,
         )
 
+    async def _enrol(self, hello: control_pb2.EdgeHelloRequest) -> Publication:
+        """What the accepted hello carries, or :class:`~iop.errors.HelloRefused` (E1, E3, E8)."""
+        if hello.edge_id != self._edge:
+            raise HelloRefused(IdentityRefused.code, "the hello names another Edge than the certificate")
+        if hello.protocol_version != PROTOCOL_VERSION:
+            raise HelloRefused("unsupported_version", f"this Control Plane speaks version {PROTOCOL_VERSION}")
+        if not self._edges.claim(self._edge, self):
+            raise HelloRefused("already_connected", "this Edge is connected already")
+        try:
+            # The row is committed before the projection is read, so a barrier that runs in between counts this session.
+            self._session = await self._edges.store.edge_sessions.open(self._edge, self._edges.clock.wall_ms())
+        except IdentityRefused as error:
+            raise HelloRefused("edge_denied", error.message) from None
+        publication = await self._edges.publisher.newest(self._edge)
+        self._check_held(hello, publication)
+        return publication
+
     def _check_held(self, hello: control_pb2.EdgeHelloRequest, publication: Publication) -> None:
         if not hello.held_generation:
             return
-        statement = verify_receipt(
-            self._edges.pinned, hello.held_receipt, deployment_id=self._edges.deployment_id, edge=self._edge
-        )
+        try:
+            statement = verify_receipt(
+                self._edges.pinned, hello.held_receipt, deployment_id=self._edges.deployment_id, edge=self._edge
+            )
+        except ReceiptRefused as error:
+            raise HelloRefused(error.code, error.message) from None
         if (statement.generation, statement.digest) != (hello.held_generation, hello.held_digest):
-            raise ReceiptRefused("the receipt is not of the projection that the hello says is held")
+            raise HelloRefused(ReceiptRefused.code, "the receipt is not of the projection that the hello says is held")
         ahead = statement.generation > publication.generation
         other = statement.generation == publication.generation and statement.digest != publication.digest
         if ahead or other:
             self._log.error("control.store.behind", edge=self._edge, held=statement.generation)
-            raise ProjectionRefused("store_behind", "the Edge proves a projection that this store never made")
+            raise HelloRefused("store_behind", "the Edge proves a projection that this store never made")
 
     async def _ready(self, outcome: control_pb2.ProjectionOutcome) -> Message:
         if self._enrolled or not self._sent:
@@ -306,10 +318,6 @@ class EdgeLink:
     def _note(self, publication: Publication) -> None:
         self._sent = publication.generation
         self._digests[publication.generation] = publication.digest
-
-    def _refuse(self, code: str, message: str) -> control_pb2.EdgeHelloResponse:
-        self._log.warn("control.edge.refused", edge=self._edge, reason=code)
-        return control_pb2.EdgeHelloResponse(accepted=False, code=code, message=message)
 
     def _watch(self, work: Coroutine[Deferred[Any], Any, None]) -> None:
         """Run ``work``; whatever ends it early ends the connection, so no Edge is left behind unnoticed."""

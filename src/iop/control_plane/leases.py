@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from iop.core.profiles import PROFILES
@@ -74,13 +75,32 @@ class LeaseDesk:
         self._issuer = issuer
         self._clock = clock
         self._unseal = unseal
+        self._under_way: set[Deferred[None]] = set()
         self._log = Logger()
+
+    async def settled(self) -> None:
+        """Return when every lease that is under way now has its answer.
+
+        A projection that takes something away is sent only then, so whoever has acknowledged it has seen every lease
+        that was authorised before (P13).
+        """
+        for answered in tuple(self._under_way):
+            await answered
 
     async def acquire(self, edge: str, message: control_pb2.AcquireLeaseRequest) -> control_pb2.AcquireLeaseResponse:
         """Answer one request of the Edge that the connection's certificate names.
 
         :raises MalformedFrame: if the request is not even one; its connection is to be closed.
         """
+        answered: Deferred[None] = Deferred()
+        self._under_way.add(answered)
+        try:
+            return await self._answer(edge, message)
+        finally:
+            self._under_way.remove(answered)
+            answered.callback(None)
+
+    async def _answer(self, edge: str, message: control_pb2.AcquireLeaseRequest) -> control_pb2.AcquireLeaseResponse:
         binding = binding_from_wire(message.binding)
         question = LeaseQuestion(message.request_id, edge, binding, message.token_id, message.token_proof)
         try:

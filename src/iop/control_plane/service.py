@@ -80,7 +80,7 @@ class ControlPlane:
                 f"[keys] pinned_issuers = {config.keys.pinned_issuers}: the issuer key is not in it",
                 hint="no Node would accept a lease; give the public set that `iop issuer init` wrote with this key",
             )
-        store = await open_sqlite(config.store.path, config.deployment.id, self._reactor)
+        store = await open_sqlite(config.store.path, config.deployment.id, self._reactor, self._clock.wall_ms)
         self._plane = build_plane(config, store, keys, self._clock)
         await store.edge_sessions.end_all(self._clock.wall_ms())
 
