@@ -68,6 +68,8 @@ class Received:
     method: str
     path: str
     model: str
+    #: Whether it came with the credential.
+    authorized: bool
     authorization_sha256: str
     body_sha256: str
 
@@ -94,16 +96,18 @@ class StandIn(Resource):
         authorization = b"".join(request.requestHeaders.getRawHeaders(b"authorization", []))
         document = _object(body)
         model = str(document.get("model", ""))
+        authorized = hmac.compare_digest(sha256(authorization).digest(), self._expected)
         self._record(
             Received(
                 request.method.decode("ascii", "replace"),
                 request.path.decode("ascii", "replace"),
                 model,
+                authorized,
                 sha256(authorization).hexdigest(),
                 sha256(body).hexdigest(),
             )
         )
-        if not hmac.compare_digest(sha256(authorization).digest(), self._expected):
+        if not authorized:
             return _error(request, 401, "invalid_api_key", "Incorrect API key provided.")
         if len(body) > _BODY_LIMIT:
             return _error(request, 413, "too_large", "The body is too large.")
@@ -212,10 +216,17 @@ async def _serve(reactor: Any, arguments: argparse.Namespace) -> None:
 
 
 def _recorder(path: Path | None) -> Callable[[Received], object]:
-    if path is None:
-        return lambda received: None
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    return lambda received: os.write(descriptor, json.dumps(asdict(received)).encode() + b"\n")
+    """Says on stdout, as a role would, that a request came; appends its digests to ``path`` if there is one."""
+    descriptor = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def record(received: Received) -> None:
+        known = {"method": received.method, "path": received.path, "authorized": received.authorized}
+        line = {"event": "provider.request.received", "role": "provider", "name": "stand-in", **known}
+        os.write(1, json.dumps(line).encode() + b"\n")
+        if descriptor is not None:
+            os.write(descriptor, json.dumps(asdict(received)).encode() + b"\n")
+
+    return record
 
 
 def main(arguments: list[str]) -> None:

@@ -20,7 +20,7 @@ from iop.cli.credential_api import CredentialApi, Json, read_token
 from iop.cli.host import actor
 from iop.cli.quickstart.configs import STAND_IN_TARGET, write_configs
 from iop.cli.quickstart.home import Home, Settings
-from iop.cli.quickstart.hops import Hop, complete, hops
+from iop.cli.quickstart.hops import Hop, complete, hops, provider_hop
 from iop.cli.quickstart.processes import Children, QuickstartFailed
 from iop.crypto.tokens import mint
 from iop.errors import BadConfig
@@ -238,7 +238,8 @@ class Quickstart:
             if complete(found):
                 break
             await deferLater(self._reactor, 0.05)
-        return found
+        stand_in = provider_hop(self._home) if self._settings.upstream is None else None
+        return found if stand_in is None else [*found, stand_in]
 
     # -- what it is reached by ----------------------------------------------------------------------------------------
 

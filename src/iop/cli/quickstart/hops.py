@@ -10,6 +10,7 @@ from iop.units import Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from iop.cli.quickstart.home import Home
 
@@ -44,7 +45,7 @@ _ROLES: Final = (Role.EDGE, Role.CONTROL_PLANE, Role.NODE)
 
 def hops(home: Home, request_id: str) -> list[Hop]:
     """The hops of a request that the logs know so far."""
-    lines = [line for role in _ROLES for line in _lines(home, role) if line.get("request_id") == request_id]
+    lines = [line for role in _ROLES for line in _lines(home.log(role.value)) if line.get("request_id") == request_id]
     by_event = {line["event"]: line for line in lines}
     return [
         Hop(by_event[event]["name"], sentence(by_event[event]))
@@ -53,13 +54,22 @@ def hops(home: Home, request_id: str) -> list[Hop]:
     ]
 
 
+def provider_hop(home: Home) -> Hop | None:
+    """What the stand-in saw of the last request that came to it; it is not told request ids."""
+    lines = [line for line in _lines(home.log("provider")) if line["event"] == "provider.request.received"]
+    if not lines:
+        return None
+    own = "its own credential" if lines[-1]["authorized"] else "a credential that is not its own"
+    return Hop(lines[-1]["name"], f"saw your words and {own}; nothing of you or your token")
+
+
 def complete(found: list[Hop]) -> bool:
     """Whether every hop was logged."""
     return len(found) == len(_SENTENCES)
 
 
-def _lines(home: Home, role: Role) -> Iterator[Line]:
-    with home.log(role.value).open("rb") as log:
+def _lines(path: Path) -> Iterator[Line]:
+    with path.open("rb") as log:
         log.seek(max(0, log.seek(0, 2) - _TAIL_BYTES))
         for text in log:
             # the first line may be cut, and a line may be a person's
