@@ -8,6 +8,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectionRefusedError as Refused
 from twisted.internet.interfaces import IHandshakeListener, IProtocol, IProtocolFactory, IStreamClientEndpoint
 from twisted.internet.protocol import connectionDone
+from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
@@ -137,6 +138,16 @@ class DiallerTests(SynchronousTestCase):
         self.dialler.settled()
         protocol.connectionLost(connectionDone)
         self.dials_after(FIRST_DELAY_SECONDS)
+
+    def test_failures_are_logged(self) -> None:
+        """What went wrong, each time; giving up on purpose is not a failure."""
+        with capturedLogs() as events:
+            self.dialler.startService()
+            self.endpoint.refuse()
+            self.dials_after(FIRST_DELAY_SECONDS)
+            self.dialler.stopService()
+        told = [event["error"] for event in events if event["log_format"] == "net.dial.failed"]
+        self.assertEqual(told, ["ConnectionRefusedError"])
 
     def test_stop_while_connected(self) -> None:
         """The session ends as drained, the transport closes, and nothing is dialled again."""

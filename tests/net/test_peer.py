@@ -8,6 +8,7 @@ from google.protobuf.message import Message
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IHandshakeListener, IPushProducer, ITransport
 from twisted.internet.protocol import connectionDone
+from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
@@ -501,6 +502,15 @@ class EndTests(PeerTestCase):
         self.assertIsInstance(self.dialling.reason, PeerDisconnected)
         self.accepting.peer.close(IopError("again"))
         self.assertEqual(len(self.accepting.reasons), 1)
+
+    def test_reason_is_logged_on_both_sides(self) -> None:
+        """W13: who it was and why it ended, once for each side."""
+        pair = self.pair()
+        with capturedLogs() as events:
+            self.accepting.peer.close(IdentityRefused("denied"))
+            pair.pump()
+        told = [(e["peer"], e["code"]) for e in events if e["log_format"] == "net.peer.ended"]
+        self.assertEqual(told, [(EDGE.uri(), "identity_refused"), (CONTROL_PLANE.uri(), "peer_disconnected")])
 
     def test_after_the_end(self) -> None:
         """Notifications are dropped, keying material is refused."""

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from typing import Final
 
 from twisted.application.internet import ClientService
-from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IProtocol, IReactorTime, IStreamClientEndpoint
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IProtocol, IProtocolFactory, IReactorTime, IStreamClientEndpoint
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from iop.errors import Draining
 from iop.interfaces import IPeer
@@ -17,6 +20,8 @@ FIRST_DELAY_SECONDS: Final = 0.2
 LONGEST_DELAY_SECONDS: Final = 30.0
 #: Doublings after which the delay is certainly the longest; counting on would only make a huge number.
 _DOUBLINGS: Final = 8
+
+log = Logger()
 
 
 class Dialler(ClientService):
@@ -37,7 +42,9 @@ class Dialler(ClientService):
         reactor: IReactorTime,
         random: Callable[[], float],
     ) -> None:
-        super().__init__(endpoint, factory, retryPolicy=self._delay, clock=reactor, prepareConnection=self._remember)
+        super().__init__(
+            _Told(endpoint), factory, retryPolicy=self._delay, clock=reactor, prepareConnection=self._remember
+        )
         self._random = random
         self._failures = 0
         self._peer: IPeer | None = None
@@ -59,3 +66,20 @@ class Dialler(ClientService):
         longest = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * (1 << self._failures))
         self._failures = min(self._failures + 1, _DOUBLINGS)
         return longest * self._random()
+
+
+@implementer(IStreamClientEndpoint)
+class _Told:
+    """An endpoint whose failures are logged; the service around it only counts them."""
+
+    def __init__(self, endpoint: IStreamClientEndpoint) -> None:
+        self._endpoint = endpoint
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        """See :class:`twisted.internet.interfaces.IStreamClientEndpoint`."""
+        return self._endpoint.connect(protocolFactory).addErrback(self._failed)
+
+    def _failed(self, failure: Failure) -> Failure:
+        if not failure.check(CancelledError):
+            log.warn("net.dial.failed", error=type(failure.value).__name__)
+        return failure

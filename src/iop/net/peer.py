@@ -27,8 +27,8 @@ from iop.units import RUN_WINDOW, Identity
 from iop.wire.dialect import Dialect
 from iop.wire.framing import FrameDecoder, encode_frame
 
-#: Bytes kept for a peer that does not read: the whole windows of 128 runs. One more frame closes the connection.
-UNREAD_LIMIT: Final = 128 * RUN_WINDOW
+#: Bytes kept for a peer that does not read: the whole windows of 256 runs. One frame more closes the connection.
+UNREAD_LIMIT: Final = 256 * RUN_WINDOW
 #: How long a last message may take to leave before the connection is cut.
 FLUSH_SECONDS: Final = 2.0
 
@@ -62,6 +62,9 @@ class PeerTransport(Shape):
 
     def getHandle(self) -> TlsConnection:
         """The OpenSSL connection."""
+
+    def getPeer(self) -> IAddress:
+        """Where the peer is."""
 
 
 @implementer(IPeer, IHandshakeListener, IPushProducer)
@@ -210,8 +213,13 @@ class PeerProtocol(Protocol):
                 self._timer = self._clock.call_later(FLUSH_SECONDS, self._transport.abortConnection)
             else:
                 self._transport.abortConnection()
-        peer = self.identity.uri() if self._application else None
-        log.info("net.peer.ended", peer=peer, code=reason.code, reason=reason.message)
+        log.info(
+            "net.peer.ended",
+            peer=self.identity.uri() if self._application else None,
+            address=getattr(self._transport.getPeer(), "host", None),
+            code=reason.code,
+            reason=reason.message,
+        )
         if self._application is not None:
             self._guard(self._application.lost, reason)
 
