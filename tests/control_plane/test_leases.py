@@ -7,13 +7,15 @@ from typing import Any
 
 from google.protobuf.message import Message
 from twisted.internet.defer import Deferred
+from zope.interface import implementer
 
 from iop.crypto.keyring import Keyring
 from iop.crypto.lease import open_lease
 from iop.crypto.node_keys import NodeKeys
 from iop.crypto.tokens import mint
 from iop.errors import CannotOpen
-from iop.records import TokenKind
+from iop.interfaces import ILeaseAuthority
+from iop.records import LeaseGrant, LeaseQuestion, LeaseRefusal, TokenKind
 from iop.testing.pki import TRUST_DOMAIN
 from iop.units import Role, new_id
 from iop.wire import control_pb2, runtime_pb2
@@ -252,6 +254,40 @@ class DenialTests(LeaseCase):
         denied = result_of(self.world.store.denials.deny("edge", "edge1", "host:test"))
         refusal = self.refused(self.question(binding=self.binding(generation=denied.generation)))
         self.assertEqual(refusal.code, "edge_denied")
+
+
+@implementer(ILeaseAuthority)
+class SlowAuthority:
+    """A durable re-read whose answer comes when a test says so."""
+
+    def __init__(self, real: ILeaseAuthority) -> None:
+        self._real = real
+        self.waiting: list[Deferred[None]] = []
+
+    def authorise(self, question: LeaseQuestion, now_ms: int) -> Deferred[LeaseGrant | LeaseRefusal]:
+        verdict = result_of(self._real.authorise(question, now_ms))
+        turn: Deferred[None] = Deferred()
+        self.waiting.append(turn)
+        return turn.addCallback(lambda _: verdict)
+
+
+class RaceTests(LeaseCase):
+    def test_a_denial_is_told_only_after_the_leases_before_it(self) -> None:
+        """P13: no Edge is sent, so none can acknowledge, a denial while a lease authorised before it is unanswered."""
+        authority = SlowAuthority(self.world.store.leases)
+        self.world.store.leases = authority  # type: ignore[assignment]
+        self.world.plane = self.world.build()
+        self.connection, _ = self.world.enrolled("edge2")
+        lease = self.connection.ask(self.question("edge2"))
+        denied = result_of(self.world.store.denials.deny("node", "node1", "host:test"))
+        published = Deferred.fromCoroutine(self.world.plane.edges.publish(denied.generation))
+        self.world.pump()
+        self.assertNoResult(published)
+        self.assertEqual(self.connection.edge.received, [])
+        authority.waiting.pop().callback(None)
+        self.world.pump()
+        self.assertEqual(result_of(lease).WhichOneof("result"), "lease")
+        self.assertEqual(len(self.connection.edge.received), 1)
 
 
 class OrderTests(LeaseCase):
