@@ -14,17 +14,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from iop.errors import BadHttp
-from iop.net.http1 import (
-    LINGER_SECONDS,
-    SENT_AHEAD,
-    Headers,
-    HttpConnection,
-    HttpLimits,
-    HttpServerFactory,
-    IExchange,
-    IHttpApplication,
-    RequestHead,
-)
+from iop.net.http1 import Headers, HttpLimits, HttpServerFactory, IExchange, IHttpApplication, RequestHead
+from iop.net.http_connection import LINGER_SECONDS, SENT_AHEAD, HttpConnection
 from iop.testing.clock import FakeClock
 
 from .transports import MemoryTransport
