@@ -9,6 +9,7 @@ from typing import Final
 
 from google.protobuf.message import Message
 from twisted.internet.defer import Deferred, succeed
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from iop.core.pool import Pool
@@ -23,7 +24,7 @@ from iop.edge.control_link import ControlLink
 from iop.edge.leases import Leases
 from iop.edge.nodes import Nodes
 from iop.edge.projections import Projections
-from iop.errors import IopError
+from iop.errors import HelloRefused, IopError
 from iop.interfaces import IPeer, IPeerApplication
 from iop.net.http1 import Headers, IExchange, RequestHead
 from iop.net.peer import PeerFactory
@@ -175,6 +176,8 @@ class FakeNode:
         self.registers = True
         self.answers: list[Message] = []
         self.received: list[Message] = []
+        #: The code its hello was refused with.
+        self.refusal = ""
         self.lost_for: IopError | None = None
 
     # -- IPeerApplication ---------------------------------------------------------------------------------------------
@@ -182,7 +185,7 @@ class FakeNode:
     def connected(self, peer: IPeer) -> None:
         self.peer = peer
         if self.registers:
-            Deferred.fromCoroutine(self._register()).addErrback(lambda failure: failure.trap(IopError))
+            Deferred.fromCoroutine(self._register()).addErrback(self._refused)
 
     def asked(self, message: Message) -> Deferred[Message]:
         raise AssertionError(f"an Edge sent {message.DESCRIPTOR.name}")
@@ -198,7 +201,7 @@ class FakeNode:
     def ask(self, message: Message) -> None:
         """Ask the Edge; the answer is appended to ``answers``."""
         asked = self.peer.request(message, 5.0)
-        asked.addCallbacks(self.answers.append, lambda failure: failure.trap(IopError))
+        asked.addCallbacks(self.answers.append, self._refused)
 
     def hello(self) -> runtime_pb2.NodeHelloRequest:
         return runtime_pb2.NodeHelloRequest(node_id=self.name, protocol_version=PROTOCOL_VERSION)
@@ -248,15 +251,20 @@ class FakeNode:
         """End the newest run without a whole response."""
         self.peer.notify(runtime_pb2.RunFailed(run=self.last_run().run, code=code, message="no", started=started))
 
+    def _refused(self, failure: Failure) -> None:
+        failure.trap(IopError)
+        if isinstance(failure.value, HelloRefused):
+            self.refusal = failure.value.reason
+
     async def _register(self) -> None:
         hello = await self.peer.request(self.hello(), 5.0)
-        self.answers.append(hello)
-        if isinstance(hello, runtime_pb2.NodeHelloResponse) and hello.accepted:
-            offered = await self.peer.request(self.offer(), 5.0)
-            assert isinstance(offered, runtime_pb2.NodeKeyOfferResponse)
-            self.answers.append(await self.peer.request(self.proof(offered.sealed_challenge), 5.0))
-            served = [provider.provider_id for provider in hello.config.providers]
-            self.answers.append(await self.peer.request(runtime_pb2.NodeReadyRequest(served=served), 5.0))
+        assert isinstance(hello, runtime_pb2.NodeHelloResponse)
+        offered = await self.peer.request(self.offer(), 5.0)
+        assert isinstance(offered, runtime_pb2.NodeKeyOfferResponse)
+        proved = await self.peer.request(self.proof(offered.sealed_challenge), 5.0)
+        served = [provider.provider_id for provider in hello.config.providers]
+        ready = await self.peer.request(runtime_pb2.NodeReadyRequest(served=served), 5.0)
+        self.answers += [hello, proved, ready]
 
 
 @implementer(IExchange)

@@ -71,8 +71,7 @@ class EnrolmentTests(SynchronousTestCase):
 
     def test_refused_projection(self) -> None:
         """P8: the refusal of the hello's projection is said, once, and that session ends."""
-        self.rig.dial()
-        self.rig.control_pair and self.rig.control_pair.cut()
+        self.rig.dial().cut()
         older = wire_of(replace(FIRST, generation=4))
         self.control_plane.hello_answer = control_pb2.EdgeHelloResponse(
             accepted=True, deployment_id=DEPLOYMENT, projection=older, receipt=receipt_of(older)

@@ -177,8 +177,6 @@ class ControlConnection:
         answer = await peer.request(self._link.projections.hello(PROTOCOL_VERSION), HANDSHAKE_SECONDS)
         if not isinstance(answer, control_pb2.EdgeHelloResponse):
             raise UnexpectedMessage("the hello was answered by something else")
-        if not answer.accepted:
-            raise HelloRefused(answer.code, "the Control Plane refused this Edge")
         if answer.deployment_id != self._link.deployment:
             raise DeploymentMismatch("the Control Plane belongs to another deployment")
         if not answer.HasField("projection") or not answer.HasField("receipt"):
