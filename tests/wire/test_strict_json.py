@@ -79,11 +79,16 @@ class Refusals(SynchronousTestCase):
 
     def test_every_ambiguous_form(self) -> None:
         """P37: each form is refused with a typed error, by both functions, from both kinds of buffer."""
+        accepted = []
         for name, data in REFUSED.items():
             for parse in (parse_json, parse_object):
                 for buffer in (data, bytearray(data)):
-                    with self.assertRaises(MalformedInput, msg=f"{name}: {data[:60]!r}"):
+                    try:
                         parse(buffer)
+                    except MalformedInput:
+                        continue
+                    accepted.append(name)
+        self.assertEqual(accepted, [])
 
     def test_depth(self) -> None:
         """P37: exactly the limit passes, one more does not, whatever the brackets and the strings between them."""

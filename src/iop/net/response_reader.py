@@ -26,6 +26,7 @@ class ResponseReader:
         self.whole = False
         self._head_limit = head_limit
         self._barren = 0
+        self._trailers = 0
         self._pieces: list[bytes] = []
         self._beyond = False
         self._delimited = False
@@ -43,7 +44,7 @@ class ResponseReader:
         :raises BadHttp: 502 if this is no HTTP/1 response, ambiguous, or too large where it should be small.
         """
         if self._parser is None:
-            self._beyond = True
+            self._beyond = self._beyond or bool(data)
             return
         self._barren += len(data)
         try:
@@ -81,8 +82,12 @@ class ResponseReader:
             self.headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # fields after the body are trailers: nobody here reads them
-        if self.status is None:
+        if self.status is not None:
+            # a trailer: nobody here reads it, but it has to end
+            self._trailers += len(name) + len(value)
+            if self._trailers > self._head_limit:
+                raise BadHttp(502, "the response's trailers are too large")
+        else:
             self.headers.append((name.decode("latin-1").lower(), value.decode("latin-1").strip(" \t")))
             if len(self.headers) > _FIELD_COUNT:
                 raise BadHttp(502, "the response has too many header fields")

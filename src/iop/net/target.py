@@ -49,8 +49,8 @@ class Target:
 def parse_target(base_url: str) -> Target:
     """Read a base URL: ``https`` to anywhere, ``http`` to this machine only.
 
-    :raises BadConfig: for anything but scheme, host, port and a plain path: userinfo, query, fragment, encoded characters,
-        dot segments, empty segments, white space, hosts that resolvers and readers could take differently.
+    :raises BadConfig: for anything but scheme, host, port and a plain path: userinfo, query, fragment, encoded
+        characters, dot segments, empty segments, white space, hosts that readers and resolvers could take differently.
     """
     found = _URL.fullmatch(base_url)
     if found is None:

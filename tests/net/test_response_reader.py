@@ -1,0 +1,132 @@
+"""Responses are read the same at every split, strictly and within limits."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from iop.errors import BadHttp
+from iop.net.response_reader import ResponseReader
+
+LIMIT = 2000
+
+SIZED = b"HTTP/1.1 200 OK\r\nContent-Type:  a/b \r\nX: \xe9\r\nContent-Length: 5\r\n\r\nhello"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n2\r\nde\r\n0\r\nTrailer: x\r\n\r\n"
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
+EMPTY = b"HTTP/1.1 204 No Content\r\n\r\n"
+TO_THE_END = b"HTTP/1.1 200 OK\r\nA: b\r\n\r\nhello"
+
+GOOD: dict[str, tuple[bytes, int, bytes, bool, bool]] = {
+    # name: bytes, status, body, whole without a close, reusable
+    "sized": (SIZED, 200, b"hello", True, True),
+    "chunked": (CHUNKED, 200, b"abcde", True, True),
+    "empty": (EMPTY, 204, b"", True, True),
+    "after interim ones": (INTERIM + SIZED, 200, b"hello", True, True),
+    "closing": (SIZED.replace(b"X:", b"Connection: close\r\nX:"), 200, b"hello", True, False),
+    "of HTTP/1.0": (SIZED.replace(b"HTTP/1.1", b"HTTP/1.0"), 200, b"hello", True, False),
+    "to the end": (TO_THE_END, 200, b"hello", False, False),
+    "redirect": (SIZED.replace(b"200 OK", b"302 Found"), 302, b"hello", True, True),
+    "unknown status": (SIZED.replace(b"200 OK", b"599 "), 599, b"hello", True, True),
+}
+
+BAD: dict[str, bytes] = {
+    "not HTTP": b"SSH-2.0-OpenSSH\r\n",
+    "HTTP/2": b"HTTP/2.0 200 OK\r\n\r\n",
+    "bare LF": SIZED.replace(b"\r\n", b"\n"),
+    "folded": SIZED.replace(b"X:", b"X: a\r\n b"),
+    "control byte": SIZED.replace(b"\xe9", b"\x01"),
+    "NUL": SIZED.replace(b"\xe9", b"\0"),
+    "two lengths": SIZED.replace(b"X:", b"Content-Length: 6\r\nX:"),
+    "length list": SIZED.replace(b": 5", b": 5, 5"),
+    "length and chunks": CHUNKED.replace(b"\r\n\r\n", b"\r\nContent-Length: 5\r\n\r\n", 1),
+    "other coding": CHUNKED.replace(b": chunked", b": gzip"),
+    "two codings": CHUNKED.replace(b": chunked", b": gzip, chunked"),
+    "switching protocols": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+    "status too small": b"HTTP/1.1 099 X\r\n\r\n",
+    "chunk size": CHUNKED.replace(b"3;x=y", b"zz"),
+    "chunk too long": CHUNKED.replace(b"abc", b"abcd"),
+    "too many fields": b"HTTP/1.1 200 OK\r\n" + b"A:b\r\n" * 201 + b"\r\n",
+    "head too large": b"HTTP/1.1 200 OK\r\nA: " + b"x" * LIMIT + b"\r\n\r\n",
+    "endless interim responses": INTERIM * 40,
+    "endless trailer": CHUNKED.replace(b"Trailer: x", b"Trailer: " + b"x" * (LIMIT + 1)),
+}
+
+
+def feed(data: bytes, places: list[int]) -> tuple[ResponseReader, bytes]:
+    reader = ResponseReader(LIMIT)
+    body = b""
+    for start, end in zip([0, *places], [*places, len(data)], strict=True):
+        reader.feed(data[start:end])
+        body += reader.take_body()
+    return reader, body
+
+
+class ResponseReaderTests(SynchronousTestCase):
+    def check(self, name: str, places: list[int]) -> None:
+        data, status, body, whole, reusable = GOOD[name]
+        reader, got = feed(data, places)
+        self.assertEqual((reader.status, got, reader.whole, reader.reusable), (status, body, whole, reusable), name)
+        if data.endswith(SIZED):
+            self.assertEqual(reader.headers, [("content-type", "a/b"), ("x", "\xe9"), ("content-length", "5")])
+        self.assertTrue(reader.closed())
+        self.assertFalse(reader.reusable and not reusable)
+
+    def test_every_split(self) -> None:
+        """P33: status, fields, body and end are the same at every split."""
+        for name, (data, *_) in GOOD.items():
+            for place in range(len(data) + 1):
+                self.check(name, [place])
+            self.check(name, list(range(1, len(data))))
+
+    def test_bad(self) -> None:
+        """Anything ambiguous, oversize or foreign is refused, whole and byte by byte."""
+        accepted = []
+        for name, data in BAD.items():
+            for places in ([], list(range(1, len(data)))):
+                try:
+                    feed(data, places)
+                except BadHttp as refusal:
+                    self.assertEqual(refusal.status, 502)
+                else:
+                    accepted.append(name)
+        self.assertEqual(accepted, [])
+
+    def test_truncated(self) -> None:
+        """P33: a response that ends early is not whole, unless its end is the connection's."""
+        for data, enough in ((SIZED, len(SIZED)), (CHUNKED, len(CHUNKED)), (TO_THE_END, TO_THE_END.index(b"hello"))):
+            for place in range(len(data)):
+                reader, _ = feed(data[:place], [])
+                self.assertFalse(reader.whole)
+                self.assertEqual(reader.closed(), place >= enough, (data, place))
+
+    def test_head_limit(self) -> None:
+        """P32: heads up to the limit, counted over interim ones."""
+        base = b"HTTP/1.1 200 OK\r\nA: \r\nContent-Length: 0\r\n\r\n"
+        exact = base.replace(b"A: ", b"A: " + b"x" * (LIMIT - len(base)))
+        self.assertTrue(feed(exact, [])[0].whole)
+        self.assertRaises(BadHttp, feed, EMPTY.replace(b"204 No Content", b"100 Continue") + exact, [])
+
+    def test_more_than_a_response(self) -> None:
+        """Bytes after the end belong to nobody: the response stands, the connection is not used again."""
+        for extra in (SIZED, b"x", b"\r\nx", b"HTTP/1.1 500 "):
+            for places in ([], [len(SIZED)]):
+                reader, body = feed(SIZED + extra, places)
+                self.assertEqual((reader.status, body, reader.whole), (200, b"hello", True))
+                self.assertFalse(reader.reusable, extra)
+
+    @given(
+        st.lists(
+            st.sampled_from([SIZED, CHUNKED, INTERIM, b"\r\n", b"0", b"HTTP/1.1 ", b"\0"]) | st.binary(max_size=50)
+        )
+    )
+    def test_total(self, pieces: list[bytes]) -> None:
+        """Any bytes are a response, a part of one, or refused."""
+        reader = ResponseReader(LIMIT)
+        try:
+            for piece in pieces:
+                reader.feed(piece)
+                reader.take_body()
+        except BadHttp:
+            reader.close()
+        reader.closed()
