@@ -111,8 +111,8 @@ class Answer:
     # -- the caller's connection --------------------------------------------------------------------------------------
 
     def _gone(self) -> None:
-        self._cancel()
         self._end("caller_gone")
+        self._cancel()
 
     def _pause(self) -> None:
         self._paused = True
