@@ -1,0 +1,139 @@
+"""``edge.toml``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from iop.edge.config import EdgeConfig, load
+from iop.errors import BadConfig
+
+GOOD = """
+[deployment]
+id = "deployment-1"
+trust_domain = "example.org"
+[edge]
+name = "edge-1"
+[tls]
+certificate = "edge.crt"
+key = "edge.key"
+trust = "ca.crt"
+[control_plane]
+endpoint = "tcp:host=127.0.0.1:port=7400"
+name = "control-plane-1"
+server_name = "localhost"
+[api]
+listen = "tcp:port=0:interface=127.0.0.1"
+[node_wire]
+listen = "tcp:port=0:interface=127.0.0.1"
+[status]
+listen = "tcp:port=0:interface=127.0.0.1"
+[state]
+directory = "state"
+[run]
+directory = "run"
+[credential_plane]
+enabled = true
+[[nodes]]
+name = "node-1"
+[[nodes.providers]]
+id = "main"
+category = "api"
+profile = "openai"
+target = "openai"
+models = ["*"]
+capacity = 4
+labels = { zone = "a" }
+"""
+
+#: Key, default and hard cap of every limit, as ``docs/limits.md`` has them.
+LIMITS = (
+    ("request_seconds", 30, 300),
+    ("lease_call_seconds", 5, 30),
+    ("lease_cache_entries", 1000, 10_000),
+    ("staleness_seconds", 300, 3600),
+    ("queue_length", 256, 4096),
+    ("queue_seconds", 30, 300),
+    ("run_window_bytes", 256 * 1024, 4 * 1024 * 1024),
+    ("body_bytes", 16 * 1024 * 1024, 64 * 1024 * 1024),
+    ("header_bytes", 32 * 1024, 64 * 1024),
+    ("receive_seconds", 30, 120),
+)
+
+
+class ConfigTests(SynchronousTestCase):
+    """What is read, and what is refused with file, table and key."""
+
+    def setUp(self) -> None:
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        self.path = folder / "edge.toml"
+
+    def read(self, text: str) -> EdgeConfig:
+        self.path.write_text(text)
+        return load(self.path)
+
+    def assertRefused(self, text: str, *words: str) -> None:
+        refused = self.assertRaises(BadConfig, self.read, text)
+        for word in (str(self.path), *words):
+            self.assertIn(word, refused.message)
+
+    def test_good(self) -> None:
+        """The whole file, with paths beside it."""
+        config = self.read(GOOD)
+        self.assertEqual(config.tls.key, self.path.parent.absolute() / "edge.key")
+        self.assertEqual(config.state.directory, self.path.parent.absolute() / "state")
+        (node,) = config.nodes
+        (offer,) = node.offers().values()
+        self.assertEqual((offer.node, offer.provider_id, offer.capacity), ("node-1", "main", 4))
+        self.assertEqual((offer.models, offer.labels), (frozenset({"*"}), {"zone": "a"}))
+
+    def test_managed_needs_mutual_tls(self) -> None:
+        """C10: managed mode without the mTLS boundary does not start and says what is missing."""
+        self.assertRefused(GOOD.replace("[tls]", "[other]"), "[tls]", "is missing")
+        self.assertRefused(GOOD.replace('server_name = "localhost"\n', ""), "[control_plane] server_name", "is missing")
+        self.assertRefused(GOOD.replace("enabled = true", "enabled = false"), "[credential_plane] enabled")
+
+    def test_plain_http_is_for_loopback(self) -> None:
+        """The API beyond loopback needs a certificate and its key."""
+        wide = GOOD.replace('[api]\nlisten = "tcp:port=0:interface=127.0.0.1"', '[api]\nlisten = "tcp:port=443"')
+        self.assertRefused(wide, "[api]", "certificate and key")
+        certificate, key = '\ncertificate = "api.crt"', '\nkey = "api.key"'
+        served = wide.replace('"tcp:port=443"', f'"tcp:port=443"{certificate}{key}')
+        self.assertEqual(self.read(served).api.certificate, self.path.parent.absolute() / "api.crt")
+        self.assertRefused(served.replace(key, ""), "[api]", "belong together")
+        self.assertRefused(served.replace(certificate, ""), "[api]", "belong together")
+
+    def test_limits(self) -> None:
+        """Every limit has its default, is taken at its hard cap, and refused one past it and at nothing."""
+        for name, default, cap in LIMITS:
+            self.assertEqual(getattr(self.read(GOOD).limits, name), default, name)
+            self.assertEqual(getattr(self.read(f"{GOOD}[limits]\n{name} = {cap}").limits, name), cap, name)
+            self.assertRefused(f"{GOOD}[limits]\n{name} = {cap + 1}", f"[limits] {name}")
+            self.assertRefused(f"{GOOD}[limits]\n{name} = 0", f"[limits] {name}")
+
+    def test_catalogue(self) -> None:
+        """What does not describe a provider that can be served is refused where it stands."""
+        for good, bad, word in (
+            ('category = "api"', 'category = "cli"', "category"),
+            ('profile = "openai"', 'profile = "other"', "profile"),
+            ('target = "openai"', 'target = "Open AI"', "target"),
+            ('models = ["*"]', "models = []", "models"),
+            ("capacity = 4", "capacity = 0", "capacity"),
+            ("capacity = 4", "capacity = 4097", "capacity"),
+            ('zone = "a"', 'zone = "a b"', "labels"),
+            ('id = "main"', 'id = "main"\nurl = "https://example.org"', "url"),
+        ):
+            self.assertRefused(GOOD.replace(good, bad), "nodes", word)
+
+    def test_names_are_distinct(self) -> None:
+        """Two Nodes of one name, or two providers of one id on a Node, cannot be told apart."""
+        node = GOOD[GOOD.index("[[nodes]]") :]
+        provider = GOOD[GOOD.index("[[nodes.providers]]") :]
+        self.assertRefused(GOOD + node, "two of the nodes")
+        self.assertRefused(GOOD + provider, "two of its providers")
+
+    def test_no_node(self) -> None:
+        """An Edge may be started before it has Nodes."""
+        self.assertEqual(self.read(GOOD[: GOOD.index("[[nodes]]")]).nodes, ())
