@@ -75,6 +75,9 @@ class IUpstream(Interface):
         :raises BadHttp: 400 if any of it could become anything else upstream (P18); nothing was dialled.
         """
 
+    def close() -> None:
+        """Close kept connections now and those in use after their calls, and open no more."""
+
 
 @implementer(IUpstream)
 class Upstream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from secrets import SystemRandom
 
 from twisted.internet.defer import Deferred
@@ -18,7 +19,7 @@ from iop.node.attest import Attester
 from iop.node.config import NodeConfig
 from iop.node.leases import Leases
 from iop.node.link import EdgeLink
-from iop.node.targets import build_targets
+from iop.node.targets import Target, build_targets
 from iop.process.role import IReactor, IRole
 from iop.units import Identity, Role
 from iop.wire.dialect import RUNTIME
@@ -34,6 +35,7 @@ class NodeRole:
         self._clock = clock
         self._reactor = reactor
         self._keys = NodeKeys(clock)
+        self._targets: Mapping[str, Target] = {}
         self._link: EdgeLink | None = None
         self._dialler: Dialler | None = None
 
@@ -73,12 +75,13 @@ class NodeRole:
             trust_domain=domain,
             node=self.name,
         )
+        self._targets = build_targets(config.targets, config.limits, clock, self._reactor)
         link = self._link = EdgeLink(
             edge=edge,
             keys=self._keys,
             attest=attest,
             leases=leases,
-            targets=build_targets(config.targets, config.limits, clock, self._reactor),
+            targets=self._targets,
             clock=clock,
             settled=self._settled,
         )
@@ -101,4 +104,6 @@ class NodeRole:
             await self._link.drain()
         if self._dialler is not None and self._dialler.running:
             await self._dialler.stopService()
+        for target in self._targets.values():
+            target.upstream.close()
         self._keys.dispose()

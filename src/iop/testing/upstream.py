@@ -58,10 +58,11 @@ class FakeCall:
 
 @implementer(IUpstream)
 class FakeUpstream:
-    """Remembers ``calls``; with ``failure`` set, calls fail before they return."""
+    """Remembers ``calls`` and whether it was ``closed``; with ``failure`` set, calls fail before they return."""
 
     def __init__(self) -> None:
         self.calls: list[FakeCall] = []
+        self.closed = False
         self.failure: UpstreamFailed | None = None
 
     def call(
@@ -78,3 +79,7 @@ class FakeUpstream:
         if self.failure is not None:
             receiver.failed(self.failure)
         return call
+
+    def close(self) -> None:
+        """Remember it."""
+        self.closed = True

@@ -1,0 +1,223 @@
+"""A whole Node against the real registry of an Edge, over TLS on loopback, with the stand-in provider as upstream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import cast
+
+from twisted.internet import reactor as running
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import TCP4ServerEndpoint
+from twisted.internet.interfaces import IListeningPort
+from twisted.internet.task import deferLater
+from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.trial.unittest import TestCase
+from twisted.web.server import Site
+from zope.interface import implementer
+
+from iop.core.pool import Pool
+from iop.crypto.issuer import Issuer, write_public_set
+from iop.crypto.lease import LeaseStatement, seal_lease
+from iop.edge.config import NodeTable, ProviderTable
+from iop.edge.nodes import Nodes
+from iop.edge.runs import IRunReceiver, Run, RunFailure, RunPlan
+from iop.net.clock import ReactorClock
+from iop.net.peer import PeerFactory
+from iop.net.tls import TlsFiles, mutual_server, peer_identity
+from iop.node.config import load
+from iop.node.redact import MARK
+from iop.node.service import NodeRole
+from iop.process.role import IReactor
+from iop.records import Binding
+from iop.secret import Secret
+from iop.testing.pki import Pki
+from iop.testing.provider import Received, StandIn
+from iop.units import Role
+from iop.wire.dialect import RUNTIME
+
+CANARY = b"sk-canary-5c1f0e"
+SECONDS = 10.0
+reactor = cast(IReactor, running)
+
+CONFIG = """
+[deployment]
+id = "deployment-1"
+trust_domain = "iop.test"
+[node]
+name = "node-1"
+[tls]
+certificate = "{files.certificate}"
+key = "{files.key}"
+trust = "{files.trust}"
+[edge]
+endpoint = "tcp:host=127.0.0.1:port={edge_port}"
+name = "edge-1"
+server_name = "localhost"
+[issuers]
+pinned = "issuers.json"
+[status]
+listen = "tcp:port=0:interface=127.0.0.1"
+[run]
+directory = "run"
+[targets.lab]
+base_url = "http://127.0.0.1:{provider_port}/v1"
+profiles = ["openai"]
+"""
+
+
+@implementer(IRunReceiver)
+class Receiver:
+    """Consumes a response as it comes; ``over`` fires with the code of its end."""
+
+    def __init__(self) -> None:
+        self.run: Run | None = None
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.body = b""
+        self.first: Deferred[None] = Deferred()
+        self.over: Deferred[str] = Deferred()
+
+    def head(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
+        self.status = status
+        self.headers = dict(headers)
+
+    def data(self, data: bytes) -> None:
+        self.body += data
+        if self.run is not None:
+            self.run.consumed(len(data))
+        if not self.first.called:
+            self.first.callback(None)
+
+    def finished(self) -> None:
+        self.over.callback("finished")
+
+    def failed(self, failure: RunFailure) -> None:
+        self.over.callback(failure.code)
+
+
+class NodeTests(TestCase):
+    def setUp(self) -> None:
+        self.folder = Path(self.mktemp()).absolute()
+        self.folder.mkdir(parents=True)
+        self.clock = ReactorClock(reactor)
+        self.pki = Pki(self.folder / "pki")
+        self.issuer = Issuer.create(self.folder / "issuer.json")
+        write_public_set(self.folder / "issuers.json", [self.issuer.public_key])
+        self.received: list[Received] = []
+
+    async def begin(self) -> None:
+        """Start provider, Edge and Node; the Node is ready."""
+        provider = await self.listen(Site(StandIn(Secret(CANARY), reactor, self.received.append)))
+        offer = ProviderTable(
+            id="lab-1", category="api", profile="openai", target="lab", models=("m",), capacity=4, labels={}
+        )
+        table = NodeTable(name="node-1", providers=(offer,))
+        self.nodes = Nodes("edge-1", "iop.test", {"node-1": table}, Pool(self.clock, 1), self.clock)
+        peers = PeerFactory(
+            RUNTIME, initiator=False, application=self.nodes.application, clock=self.clock, identify=peer_identity
+        )
+        mutual = mutual_server(self.pki.issue(Role.EDGE, "edge-1"), trust_domain="iop.test", accepts=Role.NODE)
+        edge = await self.listen(TLSMemoryBIOFactory(mutual, False, peers))
+        self.node = await self.start(self.pki.issue(Role.NODE, "node-1"), edge, provider)
+
+    async def listen(self, factory: Site | TLSMemoryBIOFactory) -> int:
+        port: IListeningPort = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(factory)
+        self.addCleanup(port.stopListening)
+        host = port.getHost()
+        return int(getattr(host, "port"))  # noqa: B009 - IAddress has no port
+
+    async def start(self, files: TlsFiles, edge_port: int, provider_port: int) -> NodeRole:
+        path = self.folder / "node.toml"
+        path.write_text(CONFIG.format(files=files, edge_port=edge_port, provider_port=provider_port))
+        node = NodeRole(load(path), self.clock, reactor)
+        self.addCleanup(node.drain)
+        await node.prepare()
+        self.assertEqual(node.not_ready(), ["this Node is not registered at its Edge"])
+        self.assertEqual(await node.listen(), {})
+        await self.until(lambda: self.nodes.ready_names == ["node-1"])
+        return node
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        deadline = self.clock.boot() + SECONDS
+        while not holds():
+            self.assertLess(self.clock.boot(), deadline, "it never held")
+            await deferLater(reactor, 0.01)
+
+    def chat(self, model: str, secret: bytes = CANARY, *, stream: bool = False) -> Receiver:
+        edge = self.nodes.ready("node-1")
+        assert edge is not None
+        now = self.clock.wall_ms()
+        binding = Binding("p1", "r1", "s1", "openai", "lab", "node-1", 1, 1, 1)
+        statement = LeaseStatement(
+            "lease-1", "deployment-1", "iop.test", "edge-1", binding, "t1", now, now + 60_000, edge.key.public_key
+        )
+        lease = seal_lease(self.issuer, statement, Secret(secret))
+        headers = [("content-type", "application/json")]
+        plan = RunPlan("req-1", lease, binding, "t1", "lab-1", "POST", "/chat/completions", headers)
+        document = {"model": model, "stream": stream, "messages": [{"role": "user", "content": "hello"}]}
+        receiver = Receiver()
+        receiver.run = edge.runs.open(plan, json.dumps(document).encode(), receiver)
+        return receiver
+
+    async def test_answers(self) -> None:
+        """The provider gets the credential of the lease, the Edge its answer."""
+        await self.begin()
+        self.assertEqual(self.node.not_ready(), [])
+        for _ in range(2):
+            receiver = self.chat("stand-in")
+            self.assertEqual((await receiver.over, receiver.status), ("finished", 200))
+            self.assertIn(b"stand-in", receiver.body)
+        self.assertEqual([each.authorized for each in self.received], [True, True])
+
+    async def test_refused_credential(self) -> None:
+        """R9: the provider's 401 arrives without the credential it was sent."""
+        await self.begin()
+        receiver = self.chat("stand-in", b"sk-another-canary")
+        self.assertEqual((await receiver.over, receiver.status), ("finished", 401))
+        self.assertNotIn(b"sk-another-canary", receiver.body)
+
+    async def test_echoed_credential(self) -> None:
+        """R9, P25: a 500 page and a header that repeat the credential arrive without it."""
+        await self.begin()
+        receiver = self.chat("stand-in/echo-key-500")
+        self.assertEqual((await receiver.over, receiver.status), ("finished", 500))
+        self.assertIn(MARK, receiver.body)
+        self.assertNotIn(CANARY, receiver.body + repr(receiver.headers).encode())
+
+    async def test_redirect(self) -> None:
+        """R9, P17"""
+        await self.begin()
+        self.assertEqual(await self.chat("stand-in/redirect").over, "upstream_redirect")
+        self.assertEqual(len(self.received), 1)
+
+    async def test_broken_stream(self) -> None:
+        """R3"""
+        await self.begin()
+        receiver = self.chat("stand-in/broken-stream", stream=True)
+        self.assertEqual((await receiver.over, receiver.status), ("upstream_broke", 200))
+
+    async def test_cancel(self) -> None:
+        """R5: within a second the upstream's connection is gone, and the Edge has the word."""
+        await self.begin()
+        receiver = self.chat("stand-in/slow-stream", stream=True)
+        await receiver.first
+        assert receiver.run is not None
+        begun = self.clock.boot()
+        receiver.run.cancel()
+        self.assertEqual(await receiver.over, "cancelled")
+        self.assertLess(self.clock.boot() - begun, 1.0)
+
+    async def test_drain_refuses(self) -> None:
+        """A Node that goes away refuses what is new, finishes what it began, and is gone."""
+        await self.begin()
+        streaming = self.chat("stand-in/slow-stream", stream=True)
+        await streaming.first
+        drained = self.node.drain()
+        self.assertEqual(await self.chat("stand-in").over, "draining")
+        assert streaming.run is not None
+        streaming.run.cancel()
+        self.assertEqual(await streaming.over, "cancelled")
+        await drained
+        await self.until(lambda: self.nodes.ready_names == [])
