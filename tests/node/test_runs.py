@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from google.protobuf.message import Message
+from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from iop.core.headers import CREDENTIALS, HOP_BY_HOP, REQUEST_HEADERS
 from iop.core.profiles import PROFILES
+from iop.core.runs import FAILURE_CODES
 from iop.crypto.issuer import Issuer, PinnedIssuers
 from iop.crypto.lease import LeaseStatement, seal_lease
 from iop.crypto.node_keys import NodeKeys
@@ -28,7 +30,7 @@ from iop.errors import (
 from iop.net.upstream import IUpstream, IUpstreamCall, IUpstreamReceiver
 from iop.node.leases import Leases
 from iop.node.redact import MARK
-from iop.node.runs import Run, Runs
+from iop.node.runs import FAILURE_MESSAGES, Run, Runs
 from iop.node.targets import Provider, Target
 from iop.records import BINDING_FIELDS, Binding
 from iop.secret import Secret
@@ -351,6 +353,10 @@ class CheckTests(NodeCase):
 
 
 class AnswerTests(NodeCase):
+    def test_every_code_has_its_message(self) -> None:
+        """R10"""
+        self.assertEqual(set(FAILURE_MESSAGES), FAILURE_CODES)
+
     def test_answer(self) -> None:
         """R3: head, pieces, last piece; the upstream's connection is not closed."""
         call = self.begin()
@@ -545,6 +551,30 @@ class RedactionTests(NodeCase):
 
 class SecretLifeTests(NodeCase):
     """The secret is there only while it may be needed, and its buffers are zeroed."""
+
+    def test_logs(self) -> None:
+        """P25: what is logged about a run, begun, refused or failed, holds ids and outcomes, never the secret."""
+        with capturedLogs() as events:
+            call = self.begin(self.request(1))
+            call.receiver.head(401, [])
+            call.receiver.data(b"not " + CANARY)
+            call.receiver.finished()
+            self.runs.received(self.request(2, secret=CANARY + b"\n"))
+            self.peer.take()
+            self.begin(self.request(3))
+            self.upstream.calls[-1].receiver.failed(UpstreamBroke("it said " + CANARY.decode(), started=True))
+        named = [event["log_format"] for event in events if event["log_namespace"] == "iop.node.runs"]
+        self.assertEqual(
+            named,
+            [
+                "node.run.started",
+                "node.run.finished",
+                "node.run.refused",
+                "node.run.started",
+                "node.run.finished",
+            ],
+        )
+        self.assertNotIn(CANARY.decode(), repr(events))
 
     def test_header_buffer_is_zeroed(self) -> None:
         call = self.begin()

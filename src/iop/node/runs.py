@@ -40,7 +40,7 @@ from iop.wire import runtime_pb2
 log = Logger()
 
 #: What a run's end says for each code that a Node gives; nothing in it names an address or quotes an upstream (R10).
-_MESSAGES: Final[Mapping[str, str]] = {
+FAILURE_MESSAGES: Final[Mapping[str, str]] = {
     "lease_refused": "the lease is not one that this node may use for this request",
     "no_such_provider": "this node does not serve that provider",
     "not_allowed": "the request has headers that may not be sent to a provider",
@@ -53,7 +53,6 @@ _MESSAGES: Final[Mapping[str, str]] = {
     "upstream_encoded_error": "the provider answered with an encoded error, which is not passed on",
     "draining": "this node is going away",
 }
-
 
 _OK: Final = range(200, 300)
 _REDIRECT: Final = range(300, 400)
@@ -258,7 +257,7 @@ class Runs:
 
     def fail(self, number: int, code: str, started: bool) -> None:
         """Send the end of a run that has no whole response."""
-        self.peer.notify(runtime_pb2.RunFailed(run=number, code=code, message=_MESSAGES[code], started=started))
+        self.peer.notify(runtime_pb2.RunFailed(run=number, code=code, message=FAILURE_MESSAGES[code], started=started))
 
     def forget(self, number: int) -> None:
         """A run is over; what still comes for its number is dropped (R7)."""
