@@ -134,6 +134,7 @@ class UpstreamCall:
         """A connection was made, which may have to be made ready; answers whether it is wanted."""
         if self.is_over() or self._connection is not None:
             return False
+        self._dialling = None
         self._connection = connection
         return True
 
