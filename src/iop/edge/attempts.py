@@ -35,7 +35,7 @@ from iop.errors import (
 if TYPE_CHECKING:
     from iop.core.pool import Pool
     from iop.edge.control_link import ControlLink
-    from iop.edge.leases import Leases
+    from iop.edge.leases import Lease, Leases
     from iop.edge.nodes import NodeConnection, Nodes
     from iop.interfaces import IClock
     from iop.records import Binding
@@ -62,7 +62,9 @@ class RunFailed(IopError):
 class Call:
     """What a caller asks for, as far as a Node will see it, and the two hashes of the caller's token.
 
-    :ivar digest: looks the token up; :ivar proof: shows the Control Plane that this Edge saw it.
+    :ivar digest: looks the token up.
+    :ivar proof: shows the Control Plane that this Edge saw the token.
+    :ivar path: below the target's base URL, as the profiles list it.
     :ivar body: the request body with the model replaced by what the upstream calls it.
     """
 
@@ -128,7 +130,7 @@ class Attempts:
             try:
                 place = await self._admit(call, frozenset(failed), deadline)
             except NoNode as error:
-                raise list(failed.values())[-1] if failed else error from None
+                raise next(reversed(failed.values()), error) from None
             try:
                 return await self._attempt(call, place, receiver, deadline)
             except FenceRefused as error:
@@ -167,35 +169,11 @@ class Attempts:
             key = connection.key
             binding = bind(pinned.route, place.offer.node, pinned.projection.generation)
             self._fence(binding, pinned, place)
-            _log.info(
-                "edge.request.routed",
-                request_id=call.request_id,
-                principal=binding.principal,
-                model=call.model,
-                route=binding.route,
-                slot=binding.slot,
-                node=binding.node,
-                generation=binding.generation,
-            )
+            _log_routed(call, binding)
             lease_key = LeaseKey(binding, pinned.token.token_id, key.public_key)
             lease = await self._leases.get(call.request_id, lease_key, call.proof, key.attestation)
-            _log.info(
-                "edge.lease.acquired",
-                request_id=call.request_id,
-                node=binding.node,
-                bytes=lease.sealed.ByteSize(),
-                cached=lease.cached,
-            )
-            plan = RunPlan(
-                request_id=call.request_id,
-                lease=lease.sealed,
-                binding=binding,
-                token_id=pinned.token.token_id,
-                provider_id=place.offer.provider_id,
-                method=call.method,
-                path=call.path,
-                headers=call.headers,
-            )
+            _log_lease(call, binding, lease)
+            plan = _plan(call, place, lease_key, lease)
             body = call.body(pinned.route.upstream_model)
             relay = _Relay(receiver, place)
             self._left(deadline)
@@ -280,3 +258,39 @@ def _want(pinned: Pinned, avoid: frozenset[str]) -> Want:
     except MalformedInput as error:
         raise NoNode("the route's selector cannot be read, so no Node matches it") from error
     return Want(route.profile, route.target, route.upstream_model, selector, avoid)
+
+
+def _plan(call: Call, place: Place, key: LeaseKey, lease: Lease) -> RunPlan:
+    return RunPlan(
+        request_id=call.request_id,
+        lease=lease.sealed,
+        binding=key.binding,
+        token_id=key.token_id,
+        provider_id=place.offer.provider_id,
+        method=call.method,
+        path=call.path,
+        headers=call.headers,
+    )
+
+
+def _log_routed(call: Call, binding: Binding) -> None:
+    _log.info(
+        "edge.request.routed",
+        request_id=call.request_id,
+        principal=binding.principal,
+        model=call.model,
+        route=binding.route,
+        slot=binding.slot,
+        node=binding.node,
+        generation=binding.generation,
+    )
+
+
+def _log_lease(call: Call, binding: Binding, lease: Lease) -> None:
+    _log.info(
+        "edge.lease.acquired",
+        request_id=call.request_id,
+        node=binding.node,
+        bytes=lease.sealed.ByteSize(),
+        cached=lease.cached,
+    )

@@ -109,11 +109,6 @@ class ControlLink:
         peer.close(MalformedFrame("the answer to a lease request holds neither a lease nor a refusal"))
         raise ControlPlaneUnavailable(_NOT_THERE, hint=_AGAIN)
 
-    def drain(self) -> None:
-        """Let what is in flight end, then close."""
-        if self._peer is not None:
-            self._peer.drain()
-
     def opened(self, peer: IPeer) -> None:
         """A connection is enrolled: leases are asked for there."""
         self._peer = peer
