@@ -22,6 +22,7 @@ from iop.errors import (
     IopError,
     MalformedFrame,
     PeerDisconnected,
+    PeerNotReading,
     PeerSilent,
     RequestTimedOut,
     StrayAnswer,
@@ -439,6 +440,23 @@ class DeadlineTests(SynchronousTestCase):
         self.assertEqual(len(bench.outcomes), 1)
         bench.hear(2, AcquireLeaseResponse())
         self.assertIsInstance(bench.reason(), StrayAnswer)
+
+    def test_outlet_that_closes(self) -> None:
+        """W11: an outlet that gives up on the peer while it sends ends the session once, whatever was being sent."""
+
+        @dataclass
+        class Closing(Bench):
+            def send(self, payload: bytes) -> None:
+                self.session.close(PeerNotReading("enough"))
+
+        for answer in (EdgeHelloResponse(accepted=True), EdgeHelloResponse(accepted=False)):
+            bench = Closing(CONTROL, initiator=False).reach(State.HELLO_ASKED)
+            bench.session.reply(1, answer)
+            self.assertIsInstance(bench.reason(), PeerNotReading)
+        asking = Closing(CONTROL, initiator=True).reach(State.HELLO_DUE)
+        asking.ask(asking.words.hello)
+        self.assertIsInstance(asking.reason(), PeerNotReading)
+        self.assertEqual([type(outcome) for outcome in asking.outcomes], [PeerDisconnected])
 
     def test_who_is_told_may_ask_again(self) -> None:
         """W11: an application that asks anew, or closes, from within its failure."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from google.protobuf.message import Message
+from OpenSSL.SSL import Error as TlsError
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IHandshakeListener, IPushProducer, ITransport
 from twisted.internet.protocol import connectionDone
 from twisted.logger import capturedLogs
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
@@ -27,6 +29,7 @@ from iop.errors import (
     PeerSilent,
     RequestTimedOut,
     StrayAnswer,
+    TlsFailed,
     UnexpectedMessage,
 )
 from iop.interfaces import IPeer, IPeerApplication
@@ -38,6 +41,7 @@ from iop.units import (
     FRAME_BEFORE_HELLO,
     FRAME_LIMIT,
     HANDSHAKE_SECONDS,
+    KEEPALIVE_SECONDS,
     SILENCE_SECONDS,
     Identity,
     Role,
@@ -52,7 +56,7 @@ from iop.wire.control_pb2 import (
 )
 from iop.wire.dialect import CONTROL, RUNTIME, Dialect
 from iop.wire.framing import encode_frame
-from iop.wire.runtime_pb2 import NodeHelloRequest, NodeHelloResponse, RunBody, RunRequest
+from iop.wire.runtime_pb2 import NodeHelloRequest, NodeHelloResponse, Ping, RunBody, RunRequest
 
 EDGE = Identity("test.example", Role.EDGE, "edge")
 CONTROL_PLANE = Identity("test.example", Role.CONTROL_PLANE, "cp")
@@ -311,6 +315,26 @@ class HandshakeTests(PeerTestCase):
         self.clock.advance(1)
         self.assertIsInstance(self.accepting.reason, PeerSilent)
 
+    def test_tls_failure(self) -> None:
+        """P1: a connection that TLS ended says so."""
+        protocol, _ = self.alone(handshake=False)
+        with capturedLogs() as events:
+            protocol.connectionLost(Failure(TlsError([("SSL routines", "", "tlsv1 alert unknown ca")])))
+        self.assertEqual([event["code"] for event in events], [TlsFailed.code])
+        self.assertEqual(self.accepting.peers, [])
+
+    def test_keepalive_begins_with_the_answer(self) -> None:
+        """W8, W9: an answer that took its time is followed by a ping after 5 s, not at the end of the hello's time."""
+        hello: Deferred[Message] = Deferred()
+        self.accepting = Recorder(lambda message: hello)
+        protocol, transport = self.alone()
+        protocol.dataReceived(frame(1, HELLO))
+        self.clock.advance(1)
+        hello.callback(EdgeHelloResponse(accepted=True))
+        transport.take()
+        self.clock.advance(KEEPALIVE_SECONDS)
+        self.assertEqual(transport.take(), frame(0, Ping(nonce=1)))
+
     def test_slow_hello_answer(self) -> None:
         """W7: an application that does not answer the hello in time loses the connection too."""
         self.accepting = Recorder(lambda message: Deferred())
@@ -321,10 +345,12 @@ class HandshakeTests(PeerTestCase):
 
     def test_second_handshake(self) -> None:
         """A renegotiated identity is never taken over."""
-        pair = self.pair()
-        pair.acceptor.handshakeCompleted()
+        protocol, transport = self.alone()
+        protocol.dataReceived(frame(1, HELLO))
+        transport.peer = NODE
+        protocol.handshakeCompleted()
         self.assertIsInstance(self.accepting.reason, UnexpectedMessage)
-        self.assertEqual(len(self.accepting.peers), 1)
+        self.assertEqual(self.accepting.peer.identity, EDGE)
 
     def test_refused_hello(self) -> None:
         """P3, W9, W10: the application refuses a name that is not the certificate's; the answer, then the end."""
@@ -354,6 +380,14 @@ class BreachTests(PeerTestCase):
         protocol.dataReceived((FRAME_BEFORE_HELLO + 1).to_bytes(4, "big"))
         self.assertIsInstance(self.accepting.reason, FrameTooLarge)
         self.assertTrue(transport.aborted)
+
+    def test_nothing_is_kept_after_the_end(self) -> None:
+        """P32: what a closed connection still receives is dropped."""
+        protocol, _ = self.alone()
+        protocol.dataReceived((FRAME_BEFORE_HELLO + 1).to_bytes(4, "big"))
+        for _ in range(100):
+            protocol.dataReceived(b"x" * 65_536)
+        self.assertLess(len(protocol._decoder._buffer), 65_536)
 
     def test_limit_rises_within_a_chunk(self) -> None:
         """P32, W2: the frame behind the hello in one chunk is judged by what the hello led to."""
@@ -568,7 +602,8 @@ class BackpressureTests(PeerTestCase):
     def test_peer_that_reads(self) -> None:
         """Any amount goes to a peer that takes it."""
         pair = self.pair(RUNTIME)
-        for _ in range(2 * UNREAD_LIMIT // BODY_PIECE):
-            self.accepting.peer.notify(self.piece())
+        for _ in range(UNREAD_LIMIT // BODY_PIECE // 2):
+            for _ in range(4):
+                self.accepting.peer.notify(self.piece())
             pair.pump()
         self.assertEqual(self.accepting.reasons, [])

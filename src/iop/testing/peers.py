@@ -180,7 +180,9 @@ class PeerPair:
 
     def _move(self, source: MemoryTransport, target: MemoryTransport, protocol: PeerProtocol) -> bool:
         data = source.take()
+        if not data:
+            return False
         for piece in self._split(data):
             if not target.aborted:
                 protocol.dataReceived(piece)
-        return bool(data)
+        return True
