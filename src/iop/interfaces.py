@@ -60,12 +60,16 @@ class IPeer(Interface):
         """Ask, and get the answer that belongs to it.
 
         Fails once with :class:`~iop.errors.RequestTimedOut`, :class:`~iop.errors.PeerDisconnected`,
-        :class:`~iop.errors.TooManyInFlight` or :class:`~iop.errors.Draining`. Before the hello was accepted only the
-        hello may be asked.
+        :class:`~iop.errors.TooManyInFlight`, :class:`~iop.errors.FrameTooLarge` or :class:`~iop.errors.Draining`.
+        Before the hello was accepted only the hello may be asked, anything else is
+        :class:`~iop.errors.UnexpectedMessage`; a refused hello is :class:`~iop.errors.HelloRefused`.
         """
 
     def notify(message: Message) -> None:
-        """Send a message that has no answer. Silently dropped once the connection is closed."""
+        """Send a message that has no answer. Silently dropped once the connection is closed.
+
+        :class:`~iop.errors.UnexpectedMessage` is raised before the hello was accepted.
+        """
 
     def exporter(label: bytes, length: int) -> bytes:
         """TLS keying material of this connection (RFC 5705, RFC 8446 7.5)."""
