@@ -37,6 +37,8 @@ class HttpLimits:
     body: int = 16 * 1024 * 1024
     #: From the first byte of a request to the last of its body, however it trickles (P34).
     receive_seconds: float = 30.0
+    #: From the first byte of a request to the end of its answer, or None for an application with deadlines of its own.
+    call_seconds: float | None = None
     idle_seconds: float = 75.0
     #: A client that leaves its answer unread for this long is dropped.
     write_stall_seconds: float = 60.0

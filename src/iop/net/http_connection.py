@@ -46,6 +46,7 @@ _CODES: Final = {
     417: "expectation_failed",
     431: "headers_too_large",
     500: "internal",
+    504: "call_timeout",
     505: "http_version_unsupported",
 }
 
@@ -191,8 +192,8 @@ class HttpConnection(Protocol):
         self._found = _HeadFields()
         self._parsed = 0
         self._receiving: tuple[Exchange, SizedBody | ChunkedBody] | None = None
-        #: When the request that is being received must be whole.
-        self._receive_by: float | None = None
+        #: When the request that is being received or answered was first waited for.
+        self._began: float | None = None
         self._exchange: Exchange | None = None
         #: Whether the connection closes after the answer.
         self._last = False
@@ -260,6 +261,7 @@ class HttpConnection(Protocol):
     def answered(self) -> None:
         """The answer is sent: on to the next request, or to the end."""
         self._exchange = None
+        self._began = None
         if self._last or self._server.draining:
             self._close(linger=self._phase is _Phase.DEAF)
         else:
@@ -310,12 +312,15 @@ class HttpConnection(Protocol):
             return
         if self._idle():
             self._deadline.set(self._clock.boot() + self._limits.idle_seconds)
-        elif self._phase in (_Phase.HEAD, _Phase.BODY):
-            if self._receive_by is None:
-                self._receive_by = self._clock.boot() + self._limits.receive_seconds
-            self._deadline.set(self._receive_by)
-        else:
+            return
+        if self._began is None:
+            self._began = self._clock.boot()
+        receiving = self._phase in (_Phase.HEAD, _Phase.BODY)
+        seconds = self._limits.receive_seconds if receiving else self._limits.call_seconds
+        if seconds is None:
             self._deadline.clear()
+        else:
+            self._deadline.set(self._began + seconds)
 
     def _read_head(self) -> bool:
         """Read on in a head, and begin its request once it is whole. Answers whether it was."""
@@ -358,11 +363,7 @@ class HttpConnection(Protocol):
         self._parsed = 0
         self._exchange = exchange
         self._last = framing.closes
-        if framing.length == 0:
-            self._phase = _Phase.ANSWER
-            self._receive_by = None
-        else:
-            self._phase = _Phase.BODY
+        self._phase = _Phase.ANSWER if framing.length == 0 else _Phase.BODY
         limit = self._ask(exchange, self._application.headed, exchange)
         if not exchange.may_answer():
             return
@@ -390,7 +391,6 @@ class HttpConnection(Protocol):
         if body.whole:
             self._phase = _Phase.ANSWER
             self._receiving = None
-            self._receive_by = None
             self._ask(exchange, self._application.bodied, exchange, body.content)
         return body.whole
 
@@ -459,5 +459,7 @@ class HttpConnection(Protocol):
             self.transport.abortConnection()
         elif self._idle():
             self._close(linger=False)
-        else:
+        elif self._phase in (_Phase.HEAD, _Phase.BODY):
             self._refuse(BadHttp(408, "the request did not arrive in time"), self._exchange)
+        else:
+            self._refuse(BadHttp(504, "the call took too long, and what became of it is unknown"), self._exchange)
