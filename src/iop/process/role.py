@@ -19,7 +19,6 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IReactorCore, IReactorTCP, IReactorThreads, IReactorTime
 from twisted.logger import ILogObserver, Logger
 from twisted.python.components import Componentized
-from twisted.web.server import Site
 from zope.interface import Attribute, Interface
 
 from iop.errors import IopError
@@ -28,7 +27,7 @@ from iop.process.config import RoleConfig, load
 from iop.process.harden import hide_memory, no_core_files
 from iop.process.listen import bound_address, listen
 from iop.process.logs import JsonLog
-from iop.process.status import status_pages
+from iop.process.status import status_site
 from iop.process.systemd import notify
 from iop.units import Role
 
@@ -147,8 +146,8 @@ class RoleProcess(Service, Generic[C]):
         addresses = await role.listen()
         if self._going_away():
             return
-        pages = Site(status_pages(self._not_ready))
-        self._status = await listen(self._reactor, config.status.listen, pages, "[status] listen")
+        site = status_site(self._not_ready, self._clock)
+        self._status = await listen(self._reactor, config.status.listen, site, "[status] listen")
         addresses["status"] = bound_address(self._status)
         record = {"role": self._kind.role.value, "name": role.name, "pid": os.getpid(), "addresses": addresses}
         self._record = config.run.directory / f"{self._kind.role.value}.json"

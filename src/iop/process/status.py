@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from twisted.web.resource import Resource
 from twisted.web.server import Request
+
+from iop.net.guard import GuardLimits, guarded_site
+
+if TYPE_CHECKING:
+    from iop.interfaces import IClock
+    from iop.net.http1 import Headers, HttpServerFactory
+
+#: Small on purpose: what asks here is a probe.
+_LIMITS: Final = GuardLimits(headers=8 * 1024, body=0, call_seconds=5.0, idle_seconds=15.0, connections=64)
 
 
 class _Page(Resource):
@@ -20,6 +30,11 @@ class _Page(Resource):
         request.setHeader(b"content-type", b"application/json")
         request.setHeader(b"cache-control", b"no-store")
         return json.dumps(body).encode() + b"\n"
+
+
+def status_site(not_ready: Callable[[], list[str]], clock: IClock) -> HttpServerFactory:
+    """:func:`status_pages` for a listener, within limits."""
+    return guarded_site(status_pages(not_ready), clock, _LIMITS, lambda method, path: 0, _refuse)
 
 
 def status_pages(not_ready: Callable[[], list[str]]) -> Resource:
@@ -36,3 +51,7 @@ def status_pages(not_ready: Callable[[], list[str]]) -> Resource:
     root.putChild(b"healthz", _Page(lambda: (200, {"alive": True})))
     root.putChild(b"readyz", _Page(readiness))
     return root
+
+
+def _refuse(status: int, code: str, message: str) -> tuple[Headers, bytes]:
+    return [(b"content-type", b"application/json")], json.dumps({"code": code, "message": message}).encode() + b"\n"
