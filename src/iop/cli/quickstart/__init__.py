@@ -64,7 +64,7 @@ def quickstart(
     """
     home = Home(folder)
     with home.held(), _secret(secret_file) as secret:
-        settings = _decide(home.settings(), upstream, profile, model, given=secret_file is not None)
+        settings = decide(home.settings(), upstream, profile, model, has_secret=secret_file is not None)
         console = Console(quiet=as_json, highlight=False)
         if settings.upstream is None:
             console.print("No --upstream was given, so a small local stand-in provider answers. It is no model.")
@@ -94,14 +94,14 @@ def _secret(source: str | None) -> Secret:
     return Secret(b"") if source is None else read_secret(source)
 
 
-def _decide(kept: Settings, url: str | None, profile: str | None, model: str | None, *, given: bool) -> Settings:
+def decide(kept: Settings, url: str | None, profile: str | None, model: str | None, *, has_secret: bool) -> Settings:
     """What was kept, changed by what was asked for now.
 
     :raises BadConfig: if that does not fit together.
     """
     if url is None:
         if kept.upstream is None:
-            if given or profile or model:
+            if has_secret or profile or model:
                 raise BadConfig(
                     "--secret-file, --profile and --model belong to a real provider", hint="name it: --upstream URL"
                 )

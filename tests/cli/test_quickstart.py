@@ -1,0 +1,181 @@
+"""The parts of the quickstart that need no process: decisions, the home, what hops say."""
+
+from __future__ import annotations
+
+import json
+import socket
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from iop.certificates import read_certificates
+from iop.cli.quickstart import decide
+from iop.cli.quickstart.home import LISTENERS, NAMES, Home, Settings, Upstream
+from iop.cli.quickstart.hops import complete, hops, provider_hop
+from iop.crypto.pki import Authority
+from iop.errors import AlreadyRunning, BadConfig, FileRefused
+from iop.secret import Secret
+from iop.units import Role
+
+KEPT = Settings("d-1", {}, None)
+OPENAI = Upstream("https://api.openai.com/v1", "openai", "gpt-4o", "api.openai.com-443")
+
+
+class DecideTests(SynchronousTestCase):
+    def test_nothing_asked_keeps_what_was(self) -> None:
+        for kept in (KEPT, Settings("d-1", {}, OPENAI)):
+            self.assertEqual(decide(kept, None, None, None, has_secret=False), kept)
+
+    def test_upstream(self) -> None:
+        decided = decide(KEPT, "https://API.openai.com/v1/", None, "gpt-4o", has_secret=True)
+        self.assertEqual(
+            decided.upstream, Upstream("https://API.openai.com/v1", "openai", "gpt-4o", "api.openai.com-443")
+        )
+
+    def test_every_place_is_a_target_of_its_own(self) -> None:
+        """P17: a secret stored for one host and port is never sent to another because the URL was changed."""
+        urls = ("https://a.example/v1", "https://b.example/v1", "http://a.example/v1", "https://a.example:8443/v1")
+        targets = set()
+        for url in urls:
+            upstream = decide(KEPT, url, None, None, has_secret=True).upstream
+            assert upstream is not None
+            targets.add(upstream.target)
+        self.assertEqual(len(targets), len(urls))
+
+    def test_model_changes_alone(self) -> None:
+        decided = decide(Settings("d-1", {}, OPENAI), None, None, "gpt-5", has_secret=False)
+        self.assertEqual(decided.upstream, Upstream(OPENAI.url, "openai", "gpt-5", OPENAI.target))
+
+    def test_refused(self) -> None:
+        for url, profile, model in (
+            (None, None, "gpt-4o"),
+            (None, "openai", None),
+            ("ftp://x/v1", None, None),
+            ("https://", None, None),
+            ("https://user:pw@x/v1", None, None),
+            ("https://x/v1?key=1", None, None),
+            ("https://x/v1#a", None, None),
+            ("https://x:99999/v1", None, None),
+            ("https://x_y!/v1", None, None),
+            ("https://x/v1", "openai-compatible", None),
+        ):
+            with self.assertRaises(BadConfig, msg=url):
+                decide(KEPT, url, profile, model, has_secret=False)
+        with self.assertRaises(BadConfig):
+            decide(KEPT, None, None, None, has_secret=True)
+
+
+class HomeTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.home = Home(Path(self.mktemp()))
+
+    def make(self) -> dict[Path, bytes]:
+        """Do every step; answers what the files hold then."""
+        self.home.make_certificates()
+        self.home.make_keys()
+        self.home.make_store("d-1")
+        return {path: path.read_bytes() for path in self.home.root.rglob("*") if path.is_file()}
+
+    def test_steps_can_be_done_again(self) -> None:
+        """P46: each step leaves what is there alone."""
+        with self.home.held():
+            self.assertEqual(self.make(), self.make())
+
+    def test_certificate_that_ends_is_replaced(self) -> None:
+        now = datetime.now(UTC)
+        with self.home.held():
+            self.home.make_certificates()
+            paths = self.home.certificate(Role.NODE)
+            authority = Authority.load(self.home.pki)
+            soon = authority.issue(Role.NODE, NAMES[Role.NODE], days=1, now_ms=int(now.timestamp() * 1000))
+            soon.write(paths.certificate, paths.key)
+            self.home.make_certificates()
+        (renewed,) = read_certificates(paths.certificate)
+        self.assertGreater(renewed.not_valid_after_utc, now + timedelta(days=2))
+
+    def test_ports_are_kept_while_they_are_free(self) -> None:
+        with self.home.held():
+            first = self.home.settings()
+            self.home.keep(first)
+            self.assertEqual(set(first.ports), set(LISTENERS))
+            self.assertEqual(len(set(first.ports.values())), len(LISTENERS))
+            self.assertEqual(self.home.settings(), first)
+            with socket.create_server(("127.0.0.1", first.ports["api"])):
+                moved = self.home.settings()
+        self.assertNotEqual(moved.ports["api"], first.ports["api"])
+        self.assertEqual({**moved.ports, "api": 0}, {**first.ports, "api": 0})
+
+    def test_upstream_is_kept(self) -> None:
+        with self.home.held():
+            self.home.keep(Settings("d-1", dict.fromkeys(LISTENERS, 0), OPENAI))
+            self.assertEqual(self.home.settings().upstream, OPENAI)
+
+    def test_held_by_one(self) -> None:
+        with self.home.held(), self.assertRaises(AlreadyRunning), Home(self.home.root).held():
+            pass
+        with self.home.held():
+            pass
+
+    def test_folder_that_cannot_be_made(self) -> None:
+        self.home.root.write_text("a file")
+        with self.assertRaises(FileRefused), self.home.held():
+            pass
+
+    def test_damaged_settings(self) -> None:
+        with self.home.held():
+            (self.home.root / "quickstart.json").write_text("{")
+            self.assertRaises(FileRefused, self.home.settings)
+
+    def test_stored_secret_is_known_again_and_not_readable(self) -> None:
+        """P21: what is remembered of a secret is a keyed digest in a private file."""
+        with self.home.held():
+            self.assertIsNone(self.home.stored())
+            self.home.keep_stored("slot-1", "t", "openai", Secret(b"sk-canary"))
+            stored = self.home.stored()
+        assert stored is not None
+        self.assertTrue(stored.is_of(Secret(b"sk-canary")))
+        self.assertFalse(stored.is_of(Secret(b"sk-canarz")))
+        self.assertNotIn(stored.fingerprint, repr(stored))
+        self.assertNotIn("sk-canary", (self.home.root / "stored.json").read_text())
+        self.assertEqual((self.home.root / "stored.json").stat().st_mode & 0o077, 0)
+
+
+class HopTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.home = Home(Path(self.mktemp()))
+        self.home.logs.mkdir(parents=True)
+        self.log(Role.EDGE, "edge-1", "edge.request.routed", node="node-1", model="m")
+        self.log(Role.EDGE, "edge-1", "edge.lease.acquired", bytes=781)
+        self.log(Role.CONTROL_PLANE, "cp-1", "control.lease.granted", node="node-1", seconds=60)
+        self.log(Role.NODE, "node-1", "node.run.started", target="t")
+
+    def log(self, role: Role, name: str, event: str, **fields: object) -> None:
+        """Append a line to a role's log, between two that are not of this request."""
+        line = json.dumps({"event": event, "name": name, "request_id": "r-1", **fields})
+        other = json.dumps({"event": event, "name": name, "request_id": "r-0"})
+        with self.home.log(role.value).open("a") as log:
+            log.write(f"{other}\n{line}\nError: for people\n")
+
+    def test_in_the_order_of_the_request(self) -> None:
+        self.assertEqual([hop.who for hop in hops(self.home, "r-1")], ["edge-1", "cp-1", "edge-1", "node-1"])
+        self.assertFalse(complete(hops(self.home, "r-1")))
+        self.log(Role.NODE, "node-1", "node.run.finished", status=200, bytes=10)
+        found = hops(self.home, "r-1")
+        self.assertTrue(complete(found))
+        self.assertIn("status 200, 10 bytes", found[-1].saw)
+
+    def test_line_half_written_is_not_read(self) -> None:
+        with self.home.log("node").open("a") as log:
+            log.write('{"event": "node.run.finished", "request_id": "r-1"')
+        self.assertFalse(complete(hops(self.home, "r-1")))
+
+    def test_stand_in(self) -> None:
+        self.home.log("provider").write_text("")
+        self.assertIsNone(provider_hop(self.home))
+        for authorized, words in ((True, "its own credential"), (False, "not its own")):
+            line = {"event": "provider.request.received", "name": "stand-in", "authorized": authorized}
+            self.home.log("provider").write_text(json.dumps(line) + "\n")
+            hop = provider_hop(self.home)
+            assert hop is not None
+            self.assertIn(words, hop.saw)
