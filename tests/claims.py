@@ -1,7 +1,7 @@
 """Which test proves what: every rule, clause and property id that a test's docstring names.
 
-``python -m tests.claims`` (or ``make docs``) fills the ``tests`` column of the tables in ``docs/``; ``test_claims`` fails
-while a column is out of date, or while a rule has no test and does not say ``planned``.
+``python -m tests.claims`` (or ``make docs``) fills the ``tests`` column of the tables in ``docs/``; ``test_claims``
+fails while a column is out of date, or while a rule has no test and does not say ``planned``.
 """
 
 from __future__ import annotations
@@ -40,18 +40,17 @@ def _tests(node: ast.AST, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 def filled(document: str, found: dict[str, Counter[str]]) -> str:
     """``document`` with its ``tests`` columns up to date; a row that says ``planned`` and has no test keeps that."""
-    lines = []
-    for line in document.splitlines():
-        row = _ROW.match(line)
-        if row:
-            before, _, last = line.removesuffix("|").rpartition("|")
-            files = found.get(row[1], Counter())
-            cell = ", ".join(f"`{path}` ({count})" for path, count in sorted(files.items()))
-            if not cell and last.strip() == "planned":
-                cell = "planned"
-            line = f"{before}| {cell} |"
-        lines.append(line)
-    return "\n".join(lines) + "\n"
+    return "".join(f"{_filled_line(line, found)}\n" for line in document.splitlines())
+
+
+def _filled_line(line: str, found: dict[str, Counter[str]]) -> str:
+    row = _ROW.match(line)
+    if row is None:
+        return line
+    before, _, last = line.removesuffix("|").rpartition("|")
+    files = found.get(row[1], Counter())
+    cell = ", ".join(f"`{path}` ({count})" for path, count in sorted(files.items()))
+    return f"{before}| {cell or ('planned' if last.strip() == 'planned' else '')} |"
 
 
 if __name__ == "__main__":
