@@ -15,7 +15,7 @@ from zope.interface import implementer
 
 from iop.errors import BadHttp
 from iop.net.http1 import Headers, HttpLimits, HttpServerFactory, IExchange, IHttpApplication, RequestHead
-from iop.net.http_connection import LINGER_SECONDS, SENT_AHEAD, HttpConnection
+from iop.net.http_connection import CLOSE_SECONDS, LINGER_SECONDS, SENT_AHEAD, HttpConnection
 from iop.testing.clock import FakeClock
 
 from .transports import MemoryTransport
@@ -584,17 +584,37 @@ class DeadlineTests(ServerCase):
     """P34: absolute times."""
 
     def test_idle(self) -> None:
-        """A connection with nothing to say is closed."""
-        self.clock.advance(LIMITS.idle_seconds - 1)
+        """A connection with nothing to say is closed, and dropped if that does not work."""
+        self.clock.advance(LIMITS.receive_seconds - 1)
         self.assertEqual(self.send(GET), OK)
         self.clock.advance(LIMITS.idle_seconds - 1)
         self.assertFalse(self.transport.disconnecting)
         self.clock.advance(1)
         self.assertTrue(self.transport.disconnecting)
         self.assertEqual(self.answer(), b"")
+        self.clock.advance(CLOSE_SECONDS)
+        self.assertTrue(self.transport.disconnected)
+
+    def test_silent_from_the_start(self) -> None:
+        """P34: a connection whose handshake or first request does not come is closed without a word."""
+        self.clock.advance(LIMITS.receive_seconds - 1)
+        self.assertFalse(self.transport.disconnecting)
+        self.clock.advance(1)
+        self.assertTrue(self.transport.disconnecting)
+        self.assertEqual(self.answer(), b"")
+
+    def test_first_request(self) -> None:
+        """P34: the first request has its time however late in the connection's own it begins."""
+        self.clock.advance(LIMITS.receive_seconds - 1)
+        self.assertEqual(self.send(GET[:5]), b"")
+        self.clock.advance(LIMITS.receive_seconds - 1)
+        self.assertEqual(self.answer(), b"")
+        self.clock.advance(1)
+        self.refused(408)
 
     def test_head_drip(self) -> None:
         """P34: bytes that trickle do not extend the time for a head."""
+        self.assertEqual(self.send(GET), OK)
         self.clock.advance(50)
         for place in range(int(LIMITS.receive_seconds)):
             self.assertEqual(self.send(GET[place : place + 1]), b"")

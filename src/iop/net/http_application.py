@@ -35,7 +35,8 @@ class HttpLimits:
     header_count: int = 100
     #: Cap on every body, whatever the application allows.
     body: int = 16 * 1024 * 1024
-    #: From the first byte of a request to the last of its body, however it trickles (P34).
+    #: From the first byte of a request to the last of its body, however it trickles; and from a connection's beginning,
+    #: TLS handshake included, to its first request (P34).
     receive_seconds: float = 30.0
     #: From the first byte of a request to the end of its answer, or None for an application with deadlines of its own.
     call_seconds: float | None = None

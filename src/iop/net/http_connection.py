@@ -36,6 +36,8 @@ _log = Logger()
 SENT_AHEAD: Final = 64 * 1024
 #: How long bytes are still read and dropped after a refusal, so that the client gets to read it.
 LINGER_SECONDS: Final = 2.0
+#: How long a client may take to read the last of an answer and, under TLS, to say goodbye.
+CLOSE_SECONDS: Final = 10.0
 
 #: Statuses whose answers have no body (RFC 9110, 15.3.5 and 15.4.5).
 _BODILESS: Final = frozenset({204, 304})
@@ -192,7 +194,7 @@ class HttpConnection(Protocol):
         self._found = _HeadFields()
         self._parsed = 0
         self._receiving: tuple[Exchange, SizedBody | ChunkedBody] | None = None
-        #: When the request that is being received or answered was first waited for.
+        #: When the first byte came of the request that is being received or answered.
         self._began: float | None = None
         self._exchange: Exchange | None = None
         #: Whether the connection closes after the answer.
@@ -209,7 +211,8 @@ class HttpConnection(Protocol):
     def connectionMade(self) -> None:
         self.transport.setTcpNoDelay(True)
         self.transport.registerProducer(self, True)
-        self._set_deadline()
+        # under TLS the handshake is still to come
+        self._deadline.set(self._clock.boot() + self._limits.receive_seconds)
         self._server.opened(self)
 
     def dataReceived(self, data: bytes) -> None:
@@ -449,7 +452,7 @@ class HttpConnection(Protocol):
 
     def _lose(self) -> None:
         self._lingering = False
-        self._deadline.set(self._clock.boot() + self._limits.write_stall_seconds)
+        self._deadline.set(self._clock.boot() + (self._limits.write_stall_seconds if self.blocked else CLOSE_SECONDS))
         self.transport.loseConnection()
 
     def _expired(self) -> None:
