@@ -47,4 +47,4 @@ def generate(destination: Path) -> list[Path]:
 if __name__ == "__main__":
     place = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT.parent / "src" / "iop" / "wire"
     for path in generate(place):
-        print(path)
+        sys.stdout.write(f"{path}\n")
