@@ -100,11 +100,21 @@ class HomeTests(SynchronousTestCase):
             self.home.keep(first)
             self.assertEqual(set(first.ports), set(LISTENERS))
             self.assertEqual(len(set(first.ports.values())), len(LISTENERS))
+        with self.home.held():
             self.assertEqual(self.home.settings(), first)
-            with socket.create_server(("127.0.0.1", first.ports["api"])):
-                moved = self.home.settings()
+        with socket.create_server(("127.0.0.1", first.ports["api"])), self.home.held():
+            moved = self.home.settings()
         self.assertNotEqual(moved.ports["api"], first.ports["api"])
         self.assertEqual({**moved.ports, "api": 0}, {**first.ports, "api": 0})
+
+    def test_reserved_ports_are_for_the_roles_alone(self) -> None:
+        """Two quickstarts that start at once choose different ports, and a role can listen on a reserved one."""
+        other = Home(Path(self.mktemp()))
+        with self.home.held(), other.held():
+            ours, theirs = self.home.settings().ports, other.settings().ports
+            self.assertEqual(set(ours.values()) & set(theirs.values()), set())
+            for port in ours.values():
+                socket.create_server(("127.0.0.1", port)).close()
 
     def test_upstream_is_kept(self) -> None:
         with self.home.held():

@@ -121,6 +121,19 @@ class QuickstartTests(SynchronousTestCase):
         last.ready()
         self.assertEqual(last.end()[0], 0)
 
+    def test_sigterm_during_the_set_up_leaves_no_child(self) -> None:
+        """Nothing was ready, and the exit code says so; the next run goes on from there."""
+        running = self.start()
+        while not (self.home / "run" / "control-plane.json").exists():
+            self.assertIsNone(running.process.poll())
+            sleep(0.01)
+        code, output, _ = running.stop()
+        self.assertEqual((code, json.loads(output)["error"]["code"]), (130, "interrupted"))
+        self.assertEqual(processes_of(self.home), {})
+        again = self.start("--once")
+        again.ready()
+        self.assertEqual(again.end()[0], 0)
+
     def test_one_at_a_time_in_a_home(self) -> None:
         first = self.start()
         first.ready()

@@ -71,6 +71,7 @@ class Quickstart:
         self._secret = secret
         self._say = say
         self._children = Children(reactor, home)
+        self._told = False
 
     async def run(self, ready: Callable[[Running], None], *, once: bool) -> bool:
         """Start everything, tell ``ready``, and, unless ``once``, go on until a signal or the end of a process.
@@ -95,8 +96,6 @@ class Quickstart:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: self._reactor.callFromThread(what))
 
-    _told = False
-
     async def _until_done(self, ready: Callable[[Running], None], once: bool) -> None:
         running = await self._start()
         self._told = True
@@ -107,12 +106,15 @@ class Quickstart:
 
     async def _start(self) -> Running:
         home, settings = self._home, self._settings
+        # the reactor first: then signals are ours, and what a child does is noticed
+        await deferLater(self._reactor, 0)
         self._say("Certificates, keys, store, configuration")
+        # before everything that is made for this deployment
+        home.keep(settings)
         home.make_certificates()
         home.make_keys()
         home.make_store(settings.deployment)
         write_configs(home, settings)
-        home.keep(settings)
         self._say("Principal and tokens")
         await self._make_principal()
         if settings.upstream is None:

@@ -96,6 +96,7 @@ class Home:
         self.provider_secret = self.root / "provider.key"
         self.use_token = self.root / "use.token"
         self.manage_token = self.root / "manage.token"
+        self._reserved: list[socket.socket] = []
         self._settings = self.root / "quickstart.json"
         self._stored = self.root / "stored.json"
 
@@ -135,14 +136,16 @@ class Home:
             ) from None
         finally:
             os.close(descriptor)
+            while self._reserved:
+                self._reserved.pop().close()
 
     def settings(self) -> Settings:
-        """What was decided in an earlier run, or new decisions, with ports that are free now. Not yet written."""
+        """What was decided in an earlier run, or new decisions, with ports that are free. Not yet written."""
         kept = self._record(self._settings)
         ports = kept.get("ports", {})
         return Settings(
             deployment=kept.get("deployment") or new_id(),
-            ports=_free_ports({name: ports.get(name, 0) for name in LISTENERS}),
+            ports={name: self._reserve(ports.get(name, 0)) for name in LISTENERS},
             upstream=Upstream(**kept["upstream"]) if kept.get("upstream") else None,
         )
 
@@ -196,6 +199,21 @@ class Home:
         write_private(self._stored, json.dumps(asdict(stored)).encode())
         return stored
 
+    def _reserve(self, port: int) -> int:
+        """This port of loopback if it is free, else another. While the home is held, nobody else is given it.
+
+        A socket that is bound but does not listen keeps a port from being chosen for others, and, with SO_REUSEADDR on
+        both sides, lets the role listen there.
+        """
+        reserved = socket.socket()
+        self._reserved.append(reserved)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            reserved.bind(("127.0.0.1", port))
+        except OSError:
+            reserved.bind(("127.0.0.1", 0))
+        return int(reserved.getsockname()[1])
+
     def _record(self, path: Path) -> dict[str, Any]:
         if not path.exists():
             return {}
@@ -208,24 +226,3 @@ class Home:
 
 def _fingerprint(salt: str, secret: Secret) -> str:
     return hmac.new(bytes.fromhex(salt), secret.reveal(), sha256).hexdigest()
-
-
-def _free_ports(wanted: dict[str, int]) -> dict[str, int]:
-    """Each wanted port of loopback if it is free, another free one where it is not (0: any)."""
-    taken: list[socket.socket] = []
-    try:
-        ports: dict[str, int] = {}
-        for name, port in wanted.items():
-            listener = socket.socket()
-            taken.append(listener)
-            # as the roles themselves will ask for it
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind(("127.0.0.1", port))
-            except OSError:
-                listener.bind(("127.0.0.1", 0))
-            ports[name] = listener.getsockname()[1]
-        return ports
-    finally:
-        for listener in taken:
-            listener.close()

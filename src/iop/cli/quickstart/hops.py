@@ -70,8 +70,10 @@ def complete(found: list[Hop]) -> bool:
 
 def _lines(path: Path) -> Iterator[Line]:
     with path.open("rb") as log:
-        log.seek(max(0, log.seek(0, 2) - _TAIL_BYTES))
+        if log.seek(max(0, log.seek(0, 2) - _TAIL_BYTES)):
+            # what is left of a line that was cut
+            log.readline()
         for text in log:
-            # the first line may be cut, and a line may be a person's
+            # a line may be for people, and the last one not whole yet
             if text.startswith(b"{") and text.endswith(b"}\n"):
                 yield json.loads(text)

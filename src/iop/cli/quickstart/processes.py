@@ -76,9 +76,9 @@ class Children:
         self.first_death: Deferred[Child] = Deferred()
 
     def start(self, name: str, program: Sequence[str]) -> Child:
-        """Start a program tied to this process's life, its output appended to its log."""
+        """Start a program tied to this process's life; its log holds what it says in this run."""
         child = Child(name, self._home.log(name))
-        output = os.open(child.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        output = os.open(child.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         silence = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         command = [sys.executable, "-m", "iop.process.lifeline", str(os.getpid()), *program]
         try:
@@ -107,7 +107,8 @@ class Children:
         record.unlink(missing_ok=True)
         twistd = str(Path(sysconfig.get_path("scripts"), "twistd"))
         config = str(self._home.config(role))
-        child = self.start(role.value, [twistd, "-n", "--pidfile=", f"iop-{role.value}", "--config", config])
+        program = [sys.executable, twistd, "-n", "--pidfile=", f"iop-{role.value}", "--config", config]
+        child = self.start(role.value, program)
         await self.until(child, "did not start", lambda: _has_pid(record, child.pid))
         return child
 
