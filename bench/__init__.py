@@ -1,0 +1,1 @@
+"""One command per claim about speed. See README.md here."""

@@ -1,0 +1,180 @@
+"""Audited leases per second: a real Control Plane on SQLite, asked over mutual TLS by one Edge.
+
+``python -m bench.lease``. The Control Plane has one core; the other plays an Edge that asks for leases of one binding,
+as an Edge without a cache would. Each lease is a durable re-read, an audit row on disk, a secret opened, sealed and
+signed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.measure import ROUNDS, Figures, Report, ask
+from bench.roles import make_home, port_of, started
+from bench.wire import Tally
+from iop.cli.quickstart.home import NAMES, Home
+from iop.net.tls import TlsFiles
+from iop.units import Role
+
+IN_FLIGHT = (1, 64)
+
+
+def drive(home: Home, port: int, in_flight: int) -> dict[str, float]:
+    """Enrol as the home's Edge and ask for a while, ``in_flight`` leases at a time."""
+    from twisted.internet.defer import Deferred, succeed
+    from twisted.internet.endpoints import TCP4ClientEndpoint, wrapClientTLS
+    from twisted.internet.task import react
+    from zope.interface import implementer
+
+    from iop.certificates import read_certificates, read_key
+    from iop.core.fences import bind
+    from iop.crypto.attestation import attest
+    from iop.crypto.node_keys import NodeKeys
+    from iop.crypto.tokens import token_digest, token_proof
+    from iop.interfaces import IPeerApplication
+    from iop.net.clock import ReactorClock
+    from iop.net.peer import PeerFactory
+    from iop.net.tls import mutual_client, peer_identity
+    from iop.units import PROTOCOL_VERSION
+    from iop.wire import control_pb2
+    from iop.wire.convert import binding_to_wire, projection_from_wire
+    from iop.wire.dialect import CONTROL
+
+    result: dict[str, float] = {}
+    trust_domain = home_trust_domain(home)
+
+    @implementer(IPeerApplication)
+    class Asking:
+        up: Deferred[Any] = Deferred()
+
+        def connected(self, peer: Any) -> None:
+            self.up.callback(peer)
+
+        def asked(self, message: Any) -> Any:
+            outcome = applied(message.projection)
+            return succeed(control_pb2.PrincipalProjectionApplyResponse(outcome=outcome))
+
+        def notified(self, message: Any) -> None: ...
+        def lost(self, reason: Any) -> None: ...
+
+    def applied(projection: Any) -> Any:
+        return control_pb2.ProjectionOutcome(
+            result=control_pb2.PROJECTION_RESULT_APPLIED, generation=projection.generation, digest=projection.digest
+        )
+
+    async def main(running: Any) -> None:
+        asking, clock = Asking(), ReactorClock(running)
+        factory = PeerFactory(CONTROL, initiator=True, application=lambda: asking, clock=clock, identify=peer_identity)
+        creator = mutual_client(
+            files(home, Role.EDGE),
+            trust_domain=trust_domain,
+            role=Role.CONTROL_PLANE,
+            name=NAMES[Role.CONTROL_PLANE],
+            server_name="localhost",
+        )
+        await wrapClientTLS(creator, TCP4ClientEndpoint(running, "127.0.0.1", port)).connect(factory)
+        peer = await asking.up
+        edge, node = NAMES[Role.EDGE], NAMES[Role.NODE]
+        hello = await peer.request(control_pb2.EdgeHelloRequest(edge_id=edge, protocol_version=PROTOCOL_VERSION), 10)
+        await peer.request(control_pb2.EdgeReadyRequest(outcome=applied(hello.projection)), 10)
+        snapshot, _ = projection_from_wire(hello.projection)
+        text = (home.root / "use.token").read_text().strip()
+        (token,) = [each for each in snapshot.tokens if each.digest == token_digest(text)]
+        route = next(each for each in snapshot.routes if each.principal == token.principal)
+        keys = NodeKeys(clock)
+        key, node_files = keys.current(), files(home, Role.NODE)
+        question = control_pb2.AcquireLeaseRequest(
+            request_id="bench",
+            binding=binding_to_wire(bind(route, node, snapshot.generation)),
+            token_id=token.token_id,
+            token_proof=token_proof(text),
+            recipient_public_key=key.public_key,
+            attestation=attest(
+                read_key(node_files.key),
+                read_certificates(node_files.certificate),
+                trust_domain=trust_domain,
+                edge=edge,
+                node=node,
+                public_key=key.public_key,
+                expires_ms=key.attested_until_ms,
+            ),
+        )
+        tally = Tally()
+
+        async def worker() -> None:
+            while tally.going():
+                began = time.perf_counter()
+                answer = await peer.request(question, 30)
+                if not answer.HasField("lease"):
+                    raise AssertionError(answer.refusal.code)
+                tally.count(began)
+
+        workers = [Deferred.fromCoroutine(worker()) for _ in range(in_flight)]
+        for each in workers:
+            await each
+        keys.dispose()
+        result.update(tally.result())
+
+    try:
+        react(main)
+    except SystemExit as ended:
+        if ended.code:
+            raise
+    return result
+
+
+def files(home: Home, role: Role) -> TlsFiles:
+    """The home's certificate of a role."""
+    paths = home.certificate(role)
+    return TlsFiles(paths.certificate, paths.key, home.ca)
+
+
+def home_trust_domain(home: Home) -> str:
+    """As its configurations say."""
+    from iop.control_plane.config import load
+
+    return load(home.config(Role.CONTROL_PLANE)).deployment.trust_domain
+
+
+def main() -> None:
+    """Measure, or be the child that asks."""
+    parser = argparse.ArgumentParser(prog="python -m bench.lease", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--drive", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--in-flight", type=int, default=64, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.drive:
+        sys.stdout.write(json.dumps(drive(Home(options.drive), options.port, options.in_flight)) + "\n")
+    else:
+        measure(options.rounds)
+
+
+def measure(rounds: int) -> None:
+    """Rounds of each number of leases in flight, on one database that grows."""
+    figures: dict[int, dict[str, Figures]] = {}
+    with tempfile.TemporaryDirectory() as made:
+        home = make_home(Path(made) / "home")
+        with started(home, Role.CONTROL_PLANE) as roles:
+            port = port_of(roles[Role.CONTROL_PLANE][1]["edge_wire"])
+            for _ in range(rounds):
+                for in_flight in IN_FLIGHT:
+                    arguments = ("--drive", str(home.root), "--port", str(port), "--in-flight", str(in_flight))
+                    got = ask("-m", "bench.lease", *arguments)
+                    kept = figures.setdefault(in_flight, {key: Figures() for key in got})
+                    for key, value in got.items():
+                        kept[key].values.append(value)
+    report = Report("lease", "Audited leases, SQLite, one core", ["leases/s", "p50 µs", "p99 µs"])
+    for in_flight, got in figures.items():
+        report.row(f"{in_flight} in flight", {"leases/s": got["rate"], "p50 µs": got["p50"], "p99 µs": got["p99"]})
+    report.finish(["Twisted", "pyOpenSSL", "PyNaCl", "protobuf"])
+
+
+if __name__ == "__main__":
+    main()
