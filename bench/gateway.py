@@ -1,8 +1,8 @@
 """The whole gateway: HTTPS in, HTTP out, all roles on one core; wrk and nginx on the other.
 
-``python -m bench.gateway``. Needs ``wrk`` and ``nginx`` (Debian packages of those names). Direct is wrk to nginx over the
-same TLS and the same path, so what is measured is what three roles add. With cached leases every request uses the same
-sealed lease. Uncached, two models take turns in a cache of one entry, so that every request gets a lease of its own.
+``python -m bench.gateway``. Needs Debian's ``wrk`` and ``nginx-light``. Direct is wrk to nginx over the same TLS and
+the same path, so what is measured is what three roles add. With cached leases every request uses the same sealed lease.
+Uncached, two models take turns in a cache of one entry, so that every request gets a lease of its own.
 """
 
 from __future__ import annotations
