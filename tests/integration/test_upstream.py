@@ -313,3 +313,15 @@ class ServerTests(LoopbackCase):
         upstream = self.client(port, encrypted=True)
         await self.call(upstream, b"x")
         await self.factory.drain()
+
+    async def test_too_many(self) -> None:
+        """P32: a connection beyond the limit is dropped at once, over TLS too, and disturbs nobody."""
+        for encrypted in (False, True):
+            self.factory = HttpServerFactory(self.application, self.clock, HttpLimits(connections=1))
+            port = await self.listen(self.factory, encrypted=encrypted)
+            upstream = self.client(port, encrypted=encrypted)
+            self.assertEqual(await self.call(upstream, b"x"), b"x")
+            for _ in range(3):
+                beyond = await connectProtocol(TCP4ClientEndpoint(reactor, "127.0.0.1", port), Raw())
+                self.assertEqual(await beyond.over, b"")
+            self.assertEqual(await self.call(upstream, b"y"), b"y")

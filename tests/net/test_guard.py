@@ -64,11 +64,9 @@ class GuardCase(SynchronousTestCase):
         self.serve(guarded_site(self.page, FakeClock(), LIMITS, body_limit, refuse))
 
     def serve(self, factory: HttpServerFactory) -> None:
-        connection = factory.buildProtocol(None)
-        assert connection is not None
-        self.connection = connection
+        self.connection = factory.buildProtocol(None)
         self.transport = MemoryTransport()
-        IProtocol(connection).makeConnection(self.transport)
+        IProtocol(self.connection).makeConnection(self.transport)
 
     def send(self, data: bytes) -> bytes:
         self.connection.dataReceived(data)

@@ -71,9 +71,7 @@ class ServerCase(SynchronousTestCase):
         self.transport = self.connect()
 
     def connect(self) -> MemoryTransport:
-        connection = self.factory.buildProtocol(None)
-        assert connection is not None
-        self.connection = connection
+        self.connection = connection = self.factory.buildProtocol(None)
         self.connections.append(connection)
         transport = MemoryTransport()
         IProtocol(connection).makeConnection(transport)
@@ -572,12 +570,17 @@ class LimitTests(ServerCase):
         self.refused(400, CHUNKED[: CHUNKED.index(b"3\r\n")], b"1\r\nx\r\n" * 20_000)
 
     def test_connections(self) -> None:
-        """More connections than the limit are closed at once; a closed one makes room."""
+        """More connections than the limit are dropped at once, unheard; a closed one makes room."""
         self.connect()
-        self.connect()
-        self.assertIsNone(self.factory.buildProtocol(None))
+        last, last_connection = self.connect(), self.connection
+        self.assertFalse(last.disconnected)
+        beyond = self.connect()
+        self.assertTrue(beyond.disconnected)
+        self.assertEqual(self.send(GET), b"")
         self.disconnect()
-        self.connect()
+        self.assertTrue(self.connect().disconnected)
+        last_connection.connectionLost(Failure(ConnectionDone()))
+        self.assertFalse(self.connect().disconnected)
 
 
 class DeadlineTests(ServerCase):
@@ -848,7 +851,7 @@ class DrainTests(ServerCase):
         half_connection.dataReceived(POST[:10])
         drained = self.factory.drain()
         self.assertEqual([t.disconnecting for t in (idle, busy, half)], [True, False, False])
-        self.assertIsNone(self.factory.buildProtocol(None))
+        self.assertTrue(self.connect().disconnected)
         self.application.exchanges[0].respond(200, [], b"")
         self.assertIn(b"connection: close\r\n", busy.take())
         half_connection.dataReceived(POST[10:])

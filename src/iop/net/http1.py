@@ -41,10 +41,11 @@ class HttpServerFactory(ServerFactory):
         self._date = b""
         self._date_second = -1
 
-    def buildProtocol(self, addr: IAddress | None) -> HttpConnection | None:
-        """A connection, or None (which closes it) while draining or when there are too many."""
-        if self.draining or len(self._connections) >= self._limits.connections:
-            return None
+    def buildProtocol(self, addr: IAddress | None) -> HttpConnection:
+        """A protocol for one connection; whether that may stay, :meth:`opened` says.
+
+        Never None: what wraps a connection in TLS could not close it then, nor bound it.
+        """
         return HttpConnection(self, self._application, self._clock, self._limits)
 
     def drain(self) -> Deferred[None]:
@@ -58,9 +59,12 @@ class HttpServerFactory(ServerFactory):
         self._drained.append(drained)
         return drained
 
-    def opened(self, connection: HttpConnection) -> None:
-        """``connection`` is up."""
+    def opened(self, connection: HttpConnection) -> bool:
+        """``connection`` is up; answers whether it may stay: not while draining, nor when there are too many."""
+        if self.draining or len(self._connections) >= self._limits.connections:
+            return False
         self._connections.add(connection)
+        return True
 
     def closed(self, connection: HttpConnection) -> None:
         """``connection`` is gone."""

@@ -209,11 +209,13 @@ class HttpConnection(Protocol):
     # -- what the transport says -----------------------------------------------------------------------------------
 
     def connectionMade(self) -> None:
+        if not self._server.opened(self):
+            self.abort()
+            return
         self.transport.setTcpNoDelay(True)
         self.transport.registerProducer(self, True)
         # under TLS the handshake is still to come
         self._deadline.set(self._clock.boot() + self._limits.receive_seconds)
-        self._server.opened(self)
 
     def dataReceived(self, data: bytes) -> None:
         if self._phase is _Phase.DEAF:
