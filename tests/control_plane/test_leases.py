@@ -6,20 +6,22 @@ from dataclasses import replace
 from typing import Any
 
 from google.protobuf.message import Message
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from zope.interface import implementer
 
+from iop.crypto.at_rest import Place, open_secret
 from iop.crypto.keyring import Keyring
 from iop.crypto.lease import open_lease
 from iop.crypto.node_keys import NodeKeys
 from iop.crypto.tokens import mint
-from iop.errors import CannotOpen
+from iop.errors import CannotOpen, StoreBusy
 from iop.interfaces import ILeaseAuthority
-from iop.records import LeaseGrant, LeaseQuestion, LeaseRefusal, TokenKind
+from iop.records import LeaseGrant, LeaseQuestion, LeaseRefusal, SealedSecret, TokenKind
+from iop.secret import Secret
 from iop.testing.pki import TRUST_DOMAIN
 from iop.units import Role, new_id
 from iop.wire import control_pb2, runtime_pb2
-from tests.control_plane.world import CANARY, DEPLOYMENT, PlayedNode, WorldCase, hello, result_of
+from tests.control_plane.world import CANARY, DEPLOYMENT, PlayedEdge, PlayedNode, WorldCase, applied, hello, result_of
 
 
 class LeaseCase(WorldCase):
@@ -101,6 +103,32 @@ class GrantTests(LeaseCase):
         for row in rows:
             self.assertNotIn(proof.hex(), repr(row))
             self.assertNotIn(CANARY.decode(), repr(row))
+
+    def test_nothing_is_decrypted_before_its_audit_row(self) -> None:
+        """L3, C19: when the stored secret is opened, the row that grants it is committed."""
+        outcomes: list[str] = []
+
+        def unseal(keyring: Keyring, place: Place, sealed: SealedSecret) -> Secret:
+            outcomes.append(result_of(self.world.store.audit.tail(1))[0].outcome)
+            return open_secret(keyring, place, sealed)
+
+        self.world.plane = self.world.build(unseal)
+        self.connection, _ = self.world.enrolled("edge2")
+        self.acquire(self.question("edge2"))
+        self.assertEqual(outcomes, ["granted"])
+
+    def test_a_store_that_is_busy_is_a_refusal(self) -> None:
+        """L4: ``store_busy`` may be tried again at once, and the connection stays."""
+        self.patch(self.world.store.leases, "authorise", lambda *_: fail(StoreBusy("busy")))
+        refusal = self.refused(self.question())
+        self.assertEqual((refusal.code, refusal.retryable, refusal.generation), ("store_busy", True, 0))
+        self.assertIsNone(self.connection.edge.lost_for)
+
+    def test_validity(self) -> None:
+        """L6: from the authorising read on, for 60 seconds."""
+        now_ms = self.world.clock.wall_ms()
+        statement = runtime_pb2.LeaseStatement.FromString(self.acquire(self.question()).lease.statement)
+        self.assertEqual((statement.not_before_ms, statement.expires_ms), (now_ms, now_ms + 60_000))
 
     def test_a_secret_under_a_lost_key_is_a_typed_refusal(self) -> None:
         """L4: what this keyring cannot open answers ``secret_unreadable`` and is audited."""
@@ -309,6 +337,24 @@ class OrderTests(LeaseCase):
         result_of(connection.ask(hello("edge2")))
         self.failureResultOf(connection.ask(self.question("edge2")))
         self.assertIsNotNone(connection.edge.lost_for)
+
+    def test_no_lease_before_a_barrier_waits_for_the_session(self) -> None:
+        """L1, E10: an Edge whose word is on an older projection gets its lease once its word on the newest is in."""
+        edge = PlayedEdge(acknowledges=False)
+        connection = self.world.connect("edge2", edge)
+        answer = result_of(connection.ask(hello("edge2")))
+        self.world.principal("carol")
+        word = applied(answer.projection)  # type: ignore[attr-defined]
+        result_of(connection.ask(control_pb2.EdgeReadyRequest(outcome=word)))
+        lease = connection.ask(self.question("edge2"))
+        self.world.pass_time(1)
+        self.assertNoResult(lease)
+        self.assertEqual(self.world.unsealed, 0)
+        (sent,) = edge.received
+        word = applied(sent.projection)  # type: ignore[attr-defined]
+        edge.held.pop().callback(control_pb2.PrincipalProjectionApplyResponse(outcome=word))
+        self.world.pump()
+        self.assertEqual(result_of(lease).WhichOneof("result"), "lease")  # type: ignore[attr-defined]
 
     def test_an_acknowledgement_stands_for_nothing(self) -> None:
         """C50: an Edge that acknowledges what it never applied still gets no lease for what it believed."""

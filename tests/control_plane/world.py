@@ -17,7 +17,7 @@ from zope.interface import implementer
 
 from iop.certificates import read_certificates, read_key
 from iop.control_plane.config import load
-from iop.control_plane.leases import secret_place
+from iop.control_plane.leases import Unseal, secret_place
 from iop.control_plane.plane import Keys, Plane, build_plane
 from iop.crypto import at_rest
 from iop.crypto.attestation import AttestationVerifier, attest
@@ -191,7 +191,7 @@ class World:
         self.tokens: dict[tuple[str, TokenKind], Token] = {}
         self.pairs: list[PeerPair] = []
 
-    def build(self) -> Plane:
+    def build(self, unseal: Unseal | None = None) -> Plane:
         """A Control Plane on this world's store; the count of opened secrets is shared."""
         keys = Keys(
             keyring=self.keyring,
@@ -199,7 +199,7 @@ class World:
             pinned=self.pinned,
             verifier=AttestationVerifier([self.pki.authority.certificate], TRUST_DOMAIN),
         )
-        return build_plane(self.config, self.store, keys, self.clock, unseal=self._counted)
+        return build_plane(self.config, self.store, keys, self.clock, unseal=unseal or self._counted)
 
     def _counted(self, keyring: Keyring, place: at_rest.Place, sealed: Any) -> Secret:
         self.unsealed += 1

@@ -137,8 +137,10 @@ class EdgeLink:
         self._session = ""
         #: The highest generation written to this connection.
         self._sent = 0
-        #: Whether the Edge has given its word on the hello's projection, so that it may lease.
+        #: Whether the Edge has given its word on the hello's projection.
         self._enrolled = False
+        #: Whether barriers wait for this session: only then is a lease given (L1).
+        self._awaited = False
         self._ended = False
         self._sending = DeferredSemaphore(UNACKNOWLEDGED_LIMIT)
         self._digests: dict[int, bytes] = {}
@@ -254,7 +256,7 @@ class EdgeLink:
     async def _ready(self, outcome: control_pb2.ProjectionOutcome) -> Message:
         if self._enrolled or not self._sent:
             raise UnexpectedMessage("an Edge gives its word on the hello's projection once")
-        # Set before anything is awaited: the Edge may lease as soon as its word is in.
+        # Set before anything is awaited: the Edge may ask for a lease as soon as its word is in.
         self._enrolled = True
         await self._acknowledge(outcome)
         self._log.info("control.edge.ready", edge=self._edge, generation=outcome.generation)
@@ -263,6 +265,12 @@ class EdgeLink:
     async def _lease(self, message: control_pb2.AcquireLeaseRequest) -> Message:
         if not self._enrolled:
             raise UnexpectedMessage("a lease may be asked for only after the word on the projection")
+        while not self._awaited:
+            # Its word on a newer projection is due. No barrier waits for this session before that is recorded, so what
+            # it leased could outlast a mutation that is called complete.
+            if self._ended:
+                raise PeerDisconnected("the session ended before it was ready")
+            await self._edges.change(LOOK_AGAIN_SECONDS)
         answer = await self._edges.desk.acquire(self._edge, message)
         if answer.refusal.retryable and answer.refusal.generation > self._sent:
             # L4: the newer projection goes out ahead of the refusal, on the same connection.
@@ -305,11 +313,11 @@ class EdgeLink:
             raise UnexpectedMessage("the Edge acknowledges a projection that was not sent to it")
         for passed in [sent for sent in self._digests if sent < outcome.generation]:
             del self._digests[passed]
-        newest = await self._edges.store.edge_sessions.acknowledge(
+        self._awaited = await self._edges.store.edge_sessions.acknowledge(
             self._session, outcome.generation, outcome.unconfirmed
         )
         self._edges.changed()
-        if not newest:
+        if not self._awaited:
             # A mutation that came between the hello's reading and its answer was published to nobody here.
             self._watch(self._push(self._sent + 1))
 

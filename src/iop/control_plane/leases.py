@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from iop.core.profiles import PROFILES
 from iop.crypto.at_rest import Place
 from iop.crypto.lease import LeaseStatement, seal_lease
 from iop.errors import AttestationRefused, CannotOpen, KeyMissing, StoreBusy
@@ -160,7 +159,7 @@ class LeaseDesk:
             node=binding.node,
             principal=binding.principal,
             slot=binding.slot,
-            profile=PROFILES[binding.profile].name,
+            profile=binding.profile,
             generation=binding.generation,
             seconds=(statement.expires_ms - statement.not_before_ms) // 1000,
         )
