@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from google.protobuf.message import Message
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 
 from iop.control_plane.mutations import Mutations
 from iop.core.projection import projection_digest
 from iop.crypto.issuer import Issuer
 from iop.crypto.receipt import sign_receipt
-from iop.errors import HelloRefused
+from iop.errors import HelloRefused, NotConfirmed, StoreBusy, StoreUnavailable
 from iop.records import Barrier, Committed, TokenKind
 from iop.wire import control_pb2
 from iop.wire.convert import projection_from_wire
@@ -197,6 +197,33 @@ class RefreshTests(WorldCase):
         connection.edge.held.pop().callback(control_pb2.PrincipalProjectionApplyResponse(outcome=lie))
         self.world.pump()
         self.assertIsNotNone(connection.edge.lost_for)
+
+    def test_a_store_in_trouble_does_not_undo_what_it_committed(self) -> None:
+        """K14: a change that is made is never told as one that is not; the barrier goes on once the store answers."""
+        self.world.enrolled()
+        sessions, denials = self.world.store.edge_sessions, self.world.store.denials
+        patches = [
+            self.patch(denials, "all", lambda: fail(StoreBusy("nothing was changed"))),
+            self.patch(sessions, "since", lambda _: fail(StoreUnavailable("nothing was changed"))),
+        ]
+        done = self.mutate()
+        self.world.pass_time(1)
+        for patch in patches:
+            self.assertNoResult(done)
+            patch.restore()
+            self.world.pass_time(0.2)
+        self.assertEqual(result_of(done).acknowledged, 1)
+
+    def test_a_store_in_trouble_for_long_is_not_confirmed(self) -> None:
+        """K14: the wait is bounded, and the answer says what holds and until when it may not."""
+        self.patch(self.world.store.edge_sessions, "since", lambda _: fail(StoreUnavailable("nothing was changed")))
+        done = self.mutate()
+        self.world.pass_time(9.9)
+        self.assertNoResult(done)
+        self.world.pass_time(0.2)
+        error = self.failureResultOf(done, NotConfirmed).value
+        self.assertIn("committed", error.message)
+        self.assertNotIn("nothing was changed", error.message + error.hint)
 
     def test_a_host_local_change_is_noticed(self) -> None:
         """A mutation that another process committed reaches the Edges within a second."""

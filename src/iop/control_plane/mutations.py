@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from twisted.logger import Logger
 
 from iop.control_plane.edges import LOOK_AGAIN_SECONDS
-from iop.core.barrier import barrier
-from iop.errors import NotConfirmed
+from iop.core.barrier import Waiting, barrier
+from iop.errors import NotConfirmed, StoreBusy, StoreUnavailable
 from iop.records import Barrier
 from iop.units import rfc3339
 
@@ -43,19 +43,23 @@ class Mutations:
         self._log = Logger()
 
     async def complete(self, committed: Committed[T]) -> Barrier:
-        """Publish what was committed and wait for the Edges.
+        """Publish what was committed and wait for the Edges. The change holds, whatever the store says meanwhile.
 
-        :raises NotConfirmed: if a session neither acknowledged nor ended in twice the time that cutting it off takes.
+        :raises NotConfirmed: if that took longer than an Edge may take and cutting it off takes.
         """
         give_up = self._clock.boot() + self._patience_seconds
-        await self._edges.publish(committed.generation)
+        published = False
+        outcome: Waiting | Barrier
         while True:
             news = self._edges.change(LOOK_AGAIN_SECONDS)
-            now_ms = self._clock.wall_ms()
-            sessions = await self._store.edge_sessions.since(now_ms - self._window_ms)
-            outcome = barrier(
-                sessions, committed.generation, committed.committed_ms, now_ms, self._window_ms, running=True
-            )
+            try:
+                if not published:
+                    await self._edges.publish(committed.generation)
+                    published = True
+                outcome = await self._look(committed)
+            except (StoreBusy, StoreUnavailable):
+                # what it says of itself is true of this reading, not of the change
+                outcome = Waiting(frozenset())
             if isinstance(outcome, Barrier):
                 self._log.info(
                     "control.mutation.complete",
@@ -71,6 +75,11 @@ class Mutations:
                     hint=f"nothing can act on what was before after {self._effective(committed)}",
                 )
             await news
+
+    async def _look(self, committed: Committed[T]) -> Waiting | Barrier:
+        now_ms = self._clock.wall_ms()
+        sessions = await self._store.edge_sessions.since(now_ms - self._window_ms)
+        return barrier(sessions, committed.generation, committed.committed_ms, now_ms, self._window_ms, running=True)
 
     def _effective(self, committed: Committed[T]) -> str:
         return rfc3339(committed.committed_ms + self._window_ms)
