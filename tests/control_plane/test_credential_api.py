@@ -6,10 +6,12 @@ import json
 from typing import Any
 
 from treq.testing import StubTreq
+from twisted.internet.defer import Deferred
 from twisted.web.iweb import IResponse
 
 from iop.crypto.tokens import mint
-from iop.records import TokenKind
+from iop.errors import AlreadyExists
+from iop.records import Committed, SlotRecord, TokenKind
 from tests.control_plane.world import CANARY, WorldCase, result_of
 
 URL = "https://control.test"
@@ -142,7 +144,7 @@ class SlotTests(ApiCase):
         self.assertEqual(len(self.call("GET", "/v1/slots")[1]["slots"]), 1)
 
     def test_arguments(self) -> None:
-        """Unknown, missing and doubled arguments, unknown profiles and targets that are no names."""
+        """Unknown, missing and doubled arguments, unknown profiles, slots and targets that are no names."""
         for query, code in (
             ("", "bad_arguments"),
             ("?name=a&profile=openai", "bad_arguments"),
@@ -152,11 +154,13 @@ class SlotTests(ApiCase):
             ("?name=a&profile=OpenAI&target=lab", "unknown_profile"),
             ("?name=a&profile=openai&target=https://evil", "bad_target"),
             ("?name=%00&profile=openai&target=lab", "bad_name"),
-            ("?name=&profile=openai&target=lab", "bad_arguments"),
+            ("?name=My%20Slot&profile=openai&target=lab", "bad_name"),
+            (f"?name={'a' * 64}&profile=openai&target=lab", "bad_name"),
+            ("?name=&profile=openai&target=lab", "bad_name"),
         ):
             response, document = self.create(query)
-            self.assertEqual(response.code, 400, query)
-            self.assertIn(document["code"], (code, "bad_name"), query)
+            self.assertEqual((response.code, document["code"]), (400, code), query)
+        self.assertEqual(self.create(f"?name={'a' * 63}&profile=openai&target=lab")[0].code, 201)
 
     def test_a_name_is_taken_once(self) -> None:
         response, document = self.create("?name=main&profile=openai&target=lab")
@@ -172,6 +176,20 @@ class SlotTests(ApiCase):
         self.world.principal("bob")
         _, listed = self.call("GET", "/v1/slots", token=self.world.token_text("bob", TokenKind.MANAGE))
         self.assertEqual(listed, {"slots": []})
+
+    def test_a_caller_that_left_hides_no_defect(self) -> None:
+        """What fails when nobody waits for its answer any more is in the log; what is refused then is not."""
+        made = Deferred[Committed[SlotRecord]]()
+        self.patch(self.world.store.slots, "create", lambda slot, actor: made)
+        sent = {"Authorization": f"Bearer {self.manage}", "Content-Type": "application/octet-stream"}
+        for error, logged in ((AlreadyExists("taken"), 0), (ZeroDivisionError(), 1)):
+            made = Deferred()
+            answer = self.treq.post(f"{URL}/v1/slots?name=x&profile=openai&target=lab", headers=sent, data=CANARY)
+            answer.addErrback(lambda _: None)
+            answer.cancel()
+            self.treq.flush()
+            made.errback(error)
+            self.assertEqual(len(self.flushLoggedErrors(type(error))), logged)
 
     def test_a_mutation_waits_for_the_edges(self) -> None:
         """K14: the answer counts the Edge that acknowledged."""

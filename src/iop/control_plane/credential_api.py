@@ -21,9 +21,10 @@ from iop.core import selectors
 from iop.core.profiles import PROFILES, Profile, check_secret
 from iop.crypto.at_rest import seal_secret
 from iop.crypto.tokens import parse_token, token_digest
-from iop.errors import ApiRefused, BadCredential, MalformedInput, MalformedToken
+from iop.errors import ApiRefused, BadCredential, IopError, MalformedInput, MalformedToken
 from iop.records import Committed, NewSlot, RouteRecord, SlotRecord, TokenKind
 from iop.secret import Secret
+from iop.store.shapes import MODEL_LIMIT, SELECTOR_LIMIT
 from iop.units import SECRET_LIMIT, is_name, new_id, rfc3339
 from iop.wire.strict_json import parse_object
 
@@ -38,9 +39,7 @@ if TYPE_CHECKING:
     from iop.interfaces import IClock, IStore
     from iop.records import TokenRecord
 
-NAME_LIMIT: Final = 128
-MODEL_LIMIT: Final = 256
-SELECTOR_LIMIT: Final = 1024
+SLOT_ID_LIMIT: Final = 128
 ROUTE_BODY_LIMIT: Final = 8 * 1024
 _ROUTES_PATH: Final = b"/v1/routes/"
 _REVISION: Final = re.compile(rb'"([1-9][0-9]{0,15})"\Z')
@@ -118,10 +117,26 @@ class CredentialApi:
 
         # klein names an endpoint after its function, and cancels what it was given when a client leaves
         def endpoint(request: Request, **_: str) -> Deferred[bytes]:
-            return _shielded(run(request))
+            return self._shielded(run(request))
 
         endpoint.__name__ = call.__name__
         return endpoint
+
+    def _shielded(self, work: Coroutine[Deferred[Any], Any, bytes]) -> Deferred[bytes]:
+        """``work``'s result, in a Deferred whose cancellation does not reach ``work``."""
+        answer: Deferred[bytes] = Deferred()
+
+        def failed(failure: Failure) -> None:
+            if not answer.called:
+                answer.errback(failure)
+            elif not isinstance(failure.value, IopError):
+                # nobody is there to be told, and a defect is one all the same
+                self._log.failure("control.api.failed", failure)
+
+        Deferred.fromCoroutine(work).addCallback(
+            lambda document: None if answer.called else answer.callback(document)
+        ).addErrback(failed)
+        return answer
 
     def _failed(self, request: IRequest, failure: Failure) -> bytes:
         answer, error = cast(Request, request), failure.value
@@ -186,10 +201,9 @@ class CredentialApi:
         profile = PROFILES.get(profile_name)
         if profile is None:
             raise ApiRefused(400, "unknown_profile", f"profile must be one of {', '.join(sorted(PROFILES))}")
-        if not _is_text(name, NAME_LIMIT):
-            raise ApiRefused(400, "bad_name", f"name must be 1-{NAME_LIMIT} printable characters")
-        if not is_name(target):
-            raise ApiRefused(400, "bad_target", "target must be 1-63 of a-z 0-9 . _ -")
+        for argument, value in (("name", name), ("target", target)):
+            if not is_name(value):
+                raise ApiRefused(400, f"bad_{argument}", f"{argument} must be 1-63 of a-z 0-9 . _ -")
         slot = new_id(self._clock.wall_ms())
         with _secret(request, profile) as secret:
             place = secret_place(self._deployment_id, caller.principal, slot, profile.name, target, 1)
@@ -243,18 +257,6 @@ class _StrictPaths(KleinResource):
         answer.setResponseCode(404)
         answer.responseHeaders.setRawHeaders(b"content-type", [MEDIA_TYPE])
         return problem(404, "no_such_call", "there is no such call in this API")
-
-
-def _shielded(work: Coroutine[Deferred[Any], Any, bytes]) -> Deferred[bytes]:
-    """``work``'s result, in a Deferred whose cancellation does not reach ``work``."""
-    answer: Deferred[bytes] = Deferred()
-
-    def settle(result: Any) -> None:
-        if not answer.called:
-            answer.callback(result)
-
-    Deferred.fromCoroutine(work).addBoth(settle)
-    return answer
 
 
 def _unknown_token() -> ApiRefused:
@@ -351,7 +353,7 @@ def _route_body(request: Request) -> tuple[str, str, str]:
     slot, upstream_model, selector = body["slot"], body["upstream_model"], body["selector"]
     if not isinstance(slot, str) or not isinstance(upstream_model, str) or not isinstance(selector, str):
         raise ApiRefused(400, "bad_route", "slot, upstream_model and selector are strings")
-    if not _is_text(slot, NAME_LIMIT) or not _is_text(upstream_model, MODEL_LIMIT) or len(selector) > SELECTOR_LIMIT:
+    if not _is_text(slot, SLOT_ID_LIMIT) or not _is_text(upstream_model, MODEL_LIMIT) or len(selector) > SELECTOR_LIMIT:
         raise ApiRefused(400, "bad_route", "slot, upstream_model or selector is empty, too long or not printable")
     try:
         selectors.parse(selector)

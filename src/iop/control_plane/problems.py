@@ -11,6 +11,7 @@ from iop.errors import (
     ApiRefused,
     FinalState,
     IopError,
+    MalformedInput,
     NotConfirmed,
     NotFound,
     RevisionMismatch,
@@ -25,6 +26,7 @@ MEDIA_TYPE = b"application/problem+json"
 
 #: What each error of the store means to a caller; anything else is 500 and says nothing.
 _STATUS: Mapping[type[IopError], int] = {
+    MalformedInput: 400,
     NotFound: 404,
     AlreadyExists: 409,
     FinalState: 409,
