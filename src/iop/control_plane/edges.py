@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.defer import Deferred, DeferredSemaphore, succeed
 from twisted.logger import Logger
 from zope.interface import implementer
 
@@ -57,7 +57,6 @@ class Edges:
         pinned: PinnedIssuers,
         clock: IClock,
         deployment_id: str,
-        lease_ttl_seconds: int,
         acknowledge_seconds: float,
     ) -> None:
         self.store = store
@@ -66,9 +65,10 @@ class Edges:
         self.pinned = pinned
         self.clock = clock
         self.deployment_id = deployment_id
-        self.lease_ttl_seconds = lease_ttl_seconds
         self.acknowledge_seconds = acknowledge_seconds
         self._links: dict[str, EdgeLink] = {}
+        #: How often something was told by :meth:`changed`; see :meth:`change`.
+        self.changes = 0
         self._watchers: list[Deferred[None]] = []
         self._log = Logger()
 
@@ -86,8 +86,13 @@ class Edges:
             else:
                 link.refresh(generation)
 
-    def change(self, within_seconds: float) -> Deferred[None]:
-        """Fires when a session acknowledged or ended, or after ``within_seconds`` at the latest."""
+    def change(self, since: int, within_seconds: float) -> Deferred[None]:
+        """Fires when a session acknowledged or ended, or after ``within_seconds`` at the latest.
+
+        :param since: what :attr:`changes` was when the caller last looked; fires at once if there was one since then.
+        """
+        if self.changes > since:
+            return succeed(None)
         turn: Deferred[None] = Deferred()
         self._watchers.append(turn)
         call = self.clock.call_later(within_seconds, self.changed)
@@ -100,6 +105,7 @@ class Edges:
 
     def changed(self) -> None:
         """Tell whoever waits that a session acknowledged or ended."""
+        self.changes += 1
         watchers, self._watchers = self._watchers, []
         for watcher in watchers:
             watcher.callback(None)
@@ -123,7 +129,7 @@ class Edges:
         for link in list(self._links.values()):
             link.drain()
         while self._links:
-            await self.change(LOOK_AGAIN_SECONDS)
+            await self.change(self.changes, LOOK_AGAIN_SECONDS)
 
 
 @implementer(IPeerApplication)
@@ -216,7 +222,6 @@ class EdgeLink:
             deployment_id=self._edges.deployment_id,
             projection=publication.projection,
             receipt=publication.receipt,
-            lease_ttl_seconds=self._edges.lease_ttl_seconds,
         )
 
     async def _enrol(self, hello: control_pb2.EdgeHelloRequest) -> Publication:
@@ -270,7 +275,7 @@ class EdgeLink:
             # it leased could outlast a mutation that is called complete.
             if self._ended:
                 raise PeerDisconnected("the session ended before it was ready")
-            await self._edges.change(LOOK_AGAIN_SECONDS)
+            await self._edges.change(self._edges.changes, LOOK_AGAIN_SECONDS)
         answer = await self._edges.desk.acquire(self._edge, message)
         if answer.refusal.retryable and answer.refusal.generation > self._sent:
             # L4: the newer projection goes out ahead of the refusal, on the same connection.

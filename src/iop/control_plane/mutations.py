@@ -51,7 +51,7 @@ class Mutations:
         published = False
         outcome: Waiting | Barrier
         while True:
-            news = self._edges.change(LOOK_AGAIN_SECONDS)
+            seen = self._edges.changes
             try:
                 if not published:
                     await self._edges.publish(committed.generation)
@@ -74,7 +74,7 @@ class Mutations:
                     "the change is committed, but not every Edge was seen to follow it",
                     hint=f"nothing can act on what was before after {self._effective(committed)}",
                 )
-            await news
+            await self._edges.change(seen, LOOK_AGAIN_SECONDS)
 
     async def _look(self, committed: Committed[T]) -> Waiting | Barrier:
         now_ms = self._clock.wall_ms()

@@ -63,7 +63,6 @@ def build_plane(
         pinned=keys.pinned,
         clock=clock,
         deployment_id=deployment.id,
-        lease_ttl_seconds=int(lease.ttl_seconds),
         acknowledge_seconds=lease.acknowledge_seconds,
     )
     mutations = Mutations(

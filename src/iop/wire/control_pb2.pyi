@@ -34,22 +34,20 @@ class EdgeHelloRequest(_message.Message):
     def __init__(self, edge_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., held_generation: _Optional[int] = ..., held_digest: _Optional[bytes] = ..., held_receipt: _Optional[_Union[ProjectionReceipt, _Mapping[str, object]]] = ...) -> None: ...
 
 class EdgeHelloResponse(_message.Message):
-    __slots__ = ("accepted", "code", "message", "deployment_id", "projection", "receipt", "lease_ttl_seconds")
+    __slots__ = ("accepted", "code", "message", "deployment_id", "projection", "receipt")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     DEPLOYMENT_ID_FIELD_NUMBER: _ClassVar[int]
     PROJECTION_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
-    LEASE_TTL_SECONDS_FIELD_NUMBER: _ClassVar[int]
     accepted: bool
     code: str
     message: str
     deployment_id: str
     projection: PrincipalProjection
     receipt: ProjectionReceipt
-    lease_ttl_seconds: int
-    def __init__(self, accepted: _Optional[bool] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., deployment_id: _Optional[str] = ..., projection: _Optional[_Union[PrincipalProjection, _Mapping[str, object]]] = ..., receipt: _Optional[_Union[ProjectionReceipt, _Mapping[str, object]]] = ..., lease_ttl_seconds: _Optional[int] = ...) -> None: ...
+    def __init__(self, accepted: _Optional[bool] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., deployment_id: _Optional[str] = ..., projection: _Optional[_Union[PrincipalProjection, _Mapping[str, object]]] = ..., receipt: _Optional[_Union[ProjectionReceipt, _Mapping[str, object]]] = ...) -> None: ...
 
 class EdgeReadyRequest(_message.Message):
     __slots__ = ("outcome",)
