@@ -354,7 +354,7 @@ class OrderTests(LeaseCase):
         word = applied(sent.projection)  # type: ignore[attr-defined]
         edge.held.pop().callback(control_pb2.PrincipalProjectionApplyResponse(outcome=word))
         self.world.pump()
-        self.assertEqual(result_of(lease).WhichOneof("result"), "lease")  # type: ignore[attr-defined]
+        self.assertEqual(result_of(lease).WhichOneof("result"), "lease")
 
     def test_an_acknowledgement_stands_for_nothing(self) -> None:
         """C50: an Edge that acknowledges what it never applied still gets no lease for what it believed."""

@@ -303,9 +303,14 @@ class TimeTests(VerifierCase):
             self.assertFalse(self.holds(word, EXPIRES_MS + 60_000))
 
     def test_longest(self) -> None:
-        """Longer than key life, lease cap and skew, seen by a clock within the skew, is refused."""
-        self.assertTrue(self.holds(Word(expires_ms=NOW_MS + 910_000).signed()))
-        self.assertFalse(self.holds(Word(expires_ms=NOW_MS + 910_001).signed()))
+        """Longer than key life, lease cap and skew, seen by a clock within the configured skew, is refused."""
+        for skew_ms, verifier in (
+            (5_000, self.verifier),
+            (30_000, AttestationVerifier([AUTHORITY.certificate], TRUST_DOMAIN, 30.0)),
+        ):
+            self.verifier = verifier
+            self.assertTrue(self.holds(Word(expires_ms=NOW_MS + 905_000 + skew_ms).signed()))
+            self.assertFalse(self.holds(Word(expires_ms=NOW_MS + 905_001 + skew_ms).signed()))
 
     def test_certificate_ends_first(self) -> None:
         """Nothing counts past the end of the certificate that signed it, remembered or not."""

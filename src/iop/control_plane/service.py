@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from iop.control_plane.config import ControlPlaneConfig
     from iop.interfaces import IClock
+    from iop.net.http1 import HttpServerFactory
     from iop.process.role import IReactor
 
 
@@ -45,6 +46,7 @@ class ControlPlane:
         self._reactor = reactor
         self._lock: ControlPlaneLock | None = None
         self._plane: Plane | None = None
+        self._site: HttpServerFactory | None = None
         self._ports: list[IListeningPort] = []
 
     def prepare(self) -> Deferred[None]:
@@ -73,7 +75,9 @@ class ControlPlane:
             keyring=Keyring.load(config.keys.keyring),
             issuer=Issuer.load(config.keys.issuer),
             pinned=PinnedIssuers.load(config.keys.pinned_issuers),
-            verifier=AttestationVerifier(read_certificates(config.edge_wire.trust), config.deployment.trust_domain),
+            verifier=AttestationVerifier(
+                read_certificates(config.edge_wire.trust), config.deployment.trust_domain, config.lease.skew_seconds
+            ),
         )
         if keys.issuer.key_id not in dict(keys.pinned):
             raise BadConfig(
@@ -96,7 +100,7 @@ class ControlPlane:
             trust_domain=self._config.deployment.trust_domain,
             accepts=Role.EDGE,
         )
-        site = guarded_site(plane.api.resource(), self._clock, GuardLimits(), body_limit, refuse_http)
+        site = self._site = guarded_site(plane.api.resource(), self._clock, GuardLimits(), body_limit, refuse_http)
         web = web_server(https.certificate, https.key)
         addresses: dict[str, str] = {}
         for key, endpoint, factory in (
@@ -112,6 +116,9 @@ class ControlPlane:
     async def _drain(self) -> None:
         for port in self._ports:
             await maybeDeferred(port.stopListening)
+        if self._site is not None:
+            # first, because a mutation is answered only once the Edges followed it
+            await self._site.drain()
         if self._plane is not None:
             self._plane.watch.stop()
             await self._plane.edges.drain()

@@ -37,8 +37,6 @@ CERTIFICATE_LIMIT: Final = 16 * 1024
 STATEMENT_LIMIT: Final = 1024
 SIGNATURE_LIMIT: Final = 128
 VERDICT_LIMIT: Final = 1024
-#: How far ahead an attestation may expire: its whole life, seen by a clock that may be behind the Node's.
-_LONGEST_MS: Final = round((ATTESTED_SECONDS + SKEW_SECONDS) * 1000)
 
 
 def attest(
@@ -80,11 +78,16 @@ class AttestationVerifier:
     Make a new one when trust changes: with the anchors go the remembered verdicts.
 
     :param trust_anchors: at least one CA certificate.
+    :param skew_seconds: how far a Node's clock may be ahead.
     """
 
-    def __init__(self, trust_anchors: Sequence[x509.Certificate], trust_domain: str) -> None:
+    def __init__(
+        self, trust_anchors: Sequence[x509.Certificate], trust_domain: str, skew_seconds: float = SKEW_SECONDS
+    ) -> None:
         self._policy = PolicyBuilder().store(Store(list(trust_anchors))).max_chain_depth(CHAIN_LIMIT)
         self._trust_domain = trust_domain
+        # How far ahead an attestation may expire: its whole life, seen by a clock that may be behind the Node's.
+        self._longest_ms = round((ATTESTED_SECONDS + skew_seconds) * 1000)
         self._verdicts: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
 
     def verify(
@@ -105,7 +108,7 @@ class AttestationVerifier:
         if verdict is None:
             verdict = self._judge(attestation, edge, node, public_key, now_ms)
         statement_expires_ms, valid_until_ms = verdict
-        if statement_expires_ms > now_ms + _LONGEST_MS:
+        if statement_expires_ms > now_ms + self._longest_ms:
             raise AttestationRefused("the attestation expires later than a Node key lives")
         until_ms = min(statement_expires_ms, valid_until_ms)
         if until_ms <= now_ms:
