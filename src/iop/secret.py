@@ -26,8 +26,7 @@ class Secret:
 
     def dispose(self) -> None:
         """Zero and empty the buffer. Safe to call twice."""
-        for place in range(len(self._value)):
-            self._value[place] = 0
+        self._value[:] = bytes(len(self._value))
         self._value.clear()
 
     def __len__(self) -> int:
@@ -50,7 +49,8 @@ class Secret:
     def __eq__(self, other: object) -> NoReturn:
         raise TypeError("secrets are compared with hmac.compare_digest on what reveal() gives")
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> NoReturn:
+        raise TypeError("a Secret cannot be hashed")
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError("a Secret cannot be pickled or copied")
