@@ -128,6 +128,12 @@ class FileTests(SynchronousTestCase):
         )
         self.assertIn("unencrypted", self.assertRaises(FileRefused, read_key, self.put(pem)).message)
 
+    def test_a_key_of_a_kind_that_nobody_knows_is_refused(self) -> None:
+        """Read well, and of no use: a curve that the library has no code for."""
+        body = "MC4CAQAwBQYDK2VzBCIEIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
+        self.put(f"-----BEGIN PRIVATE KEY-----\n{body}\n-----END PRIVATE KEY-----\n".encode())
+        self.assertRaises(FileRefused, read_key, self.path)
+
     def test_a_refusal_shows_nothing_of_the_file(self) -> None:
         """P25: not in the message, nor in the traceback and its causes."""
         for data in (b"canary", b"-----BEGIN PRIVATE KEY-----\nY2FuYXJ5\n-----END PRIVATE KEY-----\n"):

@@ -10,7 +10,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from iop.errors import FileRefused
-from iop.files import read_private, read_public, write_atomic, write_private
+from iop.files import make_folder, read_private, read_public, write_atomic, write_private
 
 
 class FilesCase(SynchronousTestCase):
@@ -169,6 +169,16 @@ class WriteTests(FilesCase):
                 self.assertIn("free some space", error.hint)
                 self.assertEqual(self.path.read_bytes(), b"old")
                 self.assertEqual(os.listdir(self.folder), ["secret"])
+
+    def test_folder(self) -> None:
+        folder = self.folder / "a" / "b"
+        make_folder(folder)
+        make_folder(folder)
+        self.assertEqual(stat.S_IMODE(folder.stat().st_mode), 0o700)
+        self.path.write_bytes(b"")
+        error = self.assertRaises(FileRefused, make_folder, self.path / "c")
+        self.assertIn(f"{self.path / 'c'} cannot be made", error.message)
+        self.assertIn(str(self.path), error.hint)
 
     def test_missing_folder_says_how_to_make_it(self) -> None:
         error = self.assertRaises(FileRefused, write_private, self.folder / "no" / "secret", b"new")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
 from iop.errors import FileRefused, IdentityRefused
@@ -46,7 +47,7 @@ def read_key(path: Path) -> PrivateKeyTypes:
     pem = read_private(path, _KEY_LIMIT)
     try:
         return serialization.load_pem_private_key(pem, None)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, UnsupportedAlgorithm):
         # without its cause: the parser's own words may quote the file
         raise FileRefused(
             f"{path} holds no unencrypted PEM private key", hint="check that this is the file you meant"
@@ -55,20 +56,35 @@ def read_key(path: Path) -> PrivateKeyTypes:
         pem[:] = bytes(len(pem))
 
 
-def identity_of(certificate: x509.Certificate) -> Identity:
-    """The workload identity in the certificate's single URI SAN.
+def names_of(certificate: x509.Certificate) -> x509.SubjectAlternativeName:
+    """The certificate's subject alternative names.
 
-    :raises IdentityRefused: if there is no SAN, no URI in it or more than one, or if it is not an iop identity.
+    :raises IdentityRefused: if there are none, or they cannot be read.
     """
     try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+        return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (ValueError, x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
         raise IdentityRefused("the certificate has no readable subject alternative names") from error
+
+
+def uri_of(certificate: x509.Certificate) -> str:
+    """The certificate's single URI name.
+
+    :raises IdentityRefused: if it has none or more than one, or :func:`names_of` refuses.
+    """
+    uris = names_of(certificate).get_values_for_type(x509.UniformResourceIdentifier)
     if len(uris) != 1:
         raise IdentityRefused(f"the certificate has {len(uris)} URI names instead of one")
+    return uris[0]
+
+
+def identity_of(certificate: x509.Certificate) -> Identity:
+    """The workload identity in the certificate's single URI name.
+
+    :raises IdentityRefused: if that is not an iop identity, or :func:`uri_of` refuses.
+    """
     try:
-        return Identity.parse(uris[0])
+        return Identity.parse(uri_of(certificate))
     except ValueError as error:
         raise IdentityRefused("the certificate's URI name is not an iop workload identity") from error
 

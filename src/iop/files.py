@@ -86,6 +86,20 @@ def write_atomic(path: Path, data: bytes | bytearray, mode: int) -> None:
         raise FileRefused(f"{path} cannot be written: {_reason(error)}", hint=_write_hint(path, error)) from error
 
 
+def make_folder(path: Path, mode: int = 0o700) -> None:
+    """Make a folder, and those above it; nothing happens if it is there.
+
+    :param mode: permission bits of a folder that is made, less the umask.
+    :raises FileRefused: if it cannot be made.
+    """
+    try:
+        path.mkdir(mode=mode, parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileRefused(
+            f"{path} cannot be made: {_reason(error)}", hint=f"check what `ls -ld {path.parent}` says"
+        ) from error
+
+
 @contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int]:
     """A descriptor of a regular file. ``O_NONBLOCK``, because opening a FIFO would wait for its writer."""

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from iop.certificates import identity_of, read_certificates, read_key
+from iop.certificates import identity_of, names_of, read_certificates, read_key
 from iop.crypto.pki import DEFAULT_DAYS, LONGEST_DAYS, Authority, authority_paths, leaf_paths
 from iop.errors import AlreadyExists, FileRefused, IdentityRefused
 from iop.units import Identity, Role, rfc3339
@@ -161,9 +161,8 @@ class Finding:
 def _inspect(path: Path, now_ms: int) -> Finding:
     try:
         certificate = read_certificates(path)[0]
-        names = _server_names(certificate)
-    except (FileRefused, ValueError) as error:
-        return Finding(str(path), error.message if isinstance(error, FileRefused) else f"{path} cannot be parsed")
+    except FileRefused as error:
+        return Finding(str(path), error.message)
     identity = _identity(certificate)
     key, problem = _key_state(path.with_suffix(".key"), certificate)
     expires_ms = int(certificate.not_valid_after_utc.timestamp() * 1000)
@@ -173,7 +172,7 @@ def _inspect(path: Path, now_ms: int) -> Finding:
         identity=identity.uri() if identity else None,
         role=identity.role.value if identity else None,
         name=identity.name if identity else None,
-        names=names,
+        names=_server_names(certificate),
         issuer=certificate.issuer.rfc4514_string(),
         expires=rfc3339(expires_ms),
         days=math.floor((expires_ms - now_ms) / _DAY_MS),
@@ -191,8 +190,8 @@ def _identity(certificate: x509.Certificate) -> Identity | None:
 
 def _server_names(certificate: x509.Certificate) -> tuple[str, ...]:
     try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
+        names = names_of(certificate)
+    except IdentityRefused:
         return ()
     return (*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress)))
 

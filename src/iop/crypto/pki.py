@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from iop.certificates import read_certificates, read_key
-from iop.errors import AlreadyExists, BadConfig, FileRefused
-from iop.files import write_atomic, write_private
+from iop.certificates import read_certificates, read_key, uri_of
+from iop.errors import AlreadyExists, BadConfig, FileRefused, IdentityRefused
+from iop.files import make_folder, write_atomic, write_private
 from iop.units import Identity, Role, is_trust_domain
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Authority:
                 f"{folder} has a certificate authority already",
                 hint="issue from it, or name another folder; everything it issued would stop being trusted",
             )
-        _make_folder(folder)
+        make_folder(folder)
         authority = new_authority(trust_domain, now_ms)
         Leaf(authority.certificate, authority._key).write(paths.certificate, paths.key)
         return authority
@@ -110,7 +110,7 @@ class Authority:
             raise FileRefused(f"{paths.key} is not the key of {paths.certificate}", hint="restore both from one backup")
         try:
             return cls(certificate, key)
-        except ValueError as error:
+        except IdentityRefused as error:
             raise FileRefused(
                 f"{paths.certificate} names no trust domain", hint="use an authority that `iop pki init` made"
             ) from error
@@ -234,15 +234,11 @@ def _refuse_unfit_names(role: Role, dns: Sequence[str], addresses: Sequence[IPv4
 
 
 def _trust_domain(certificate: x509.Certificate) -> str:
-    """What an authority is an authority for; :class:`ValueError` if it does not say."""
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound as error:
-        raise ValueError("no SAN") from error
-    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
-    if len(uris) != 1 or not uris[0].startswith("spiffe://") or not is_trust_domain(uris[0][len("spiffe://") :]):
-        raise ValueError("no trust domain")
-    return uris[0][len("spiffe://") :]
+    """What an authority is an authority for; :class:`~iop.errors.IdentityRefused` if it does not say."""
+    scheme, separator, domain = uri_of(certificate).partition("://")
+    if scheme != "spiffe" or not separator or not is_trust_domain(domain):
+        raise IdentityRefused("the certificate's URI name is not a trust domain")
+    return domain
 
 
 def _builder(
@@ -288,12 +284,3 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def _moment(at_ms: int) -> datetime:
     return datetime.fromtimestamp(at_ms // 1000, UTC)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileRefused(
-            f"{folder} cannot be made: {error.strerror}", hint=f"check what `ls -ld {folder.parent}` says"
-        ) from error
