@@ -12,13 +12,14 @@ from typing import Any, cast
 
 from twisted.application.service import Application
 from twisted.internet.defer import Deferred, succeed
+from twisted.internet.error import ReactorNotRunning
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import ILogObserver, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from iop.errors import StoreUnavailable
+from iop.errors import FileRefused, StoreUnavailable
 from iop.interfaces import IClock
 from iop.process.config import RoleConfig
 from iop.process.logs import JsonLog
@@ -65,10 +66,20 @@ class FakeRole:
 
 
 class Memory(MemoryReactorClock):
-    """With the one call that signals need."""
+    """With the one call that signals need; it runs until it is stopped, which can be done once, as with a real one."""
 
     def callFromThread(self, what: Callable[[], object]) -> None:
         what()
+
+    def run(self) -> None:
+        self.running = True
+        for what, arguments, keywords in self.whenRunningHooks:
+            what(*arguments, **keywords)
+
+    def stop(self) -> None:
+        if not self.running:
+            raise ReactorNotRunning
+        self.running = False
 
 
 class RoleProcessTests(SynchronousTestCase):
@@ -103,7 +114,6 @@ class RoleProcessTests(SynchronousTestCase):
         """Start the service and run the reactor's startup hooks."""
         self.process.startService()
         self.memory.run()
-        self.memory.running = True
 
     def events(self) -> list[str]:
         """The names of what was logged."""
@@ -133,8 +143,9 @@ class RoleProcessTests(SynchronousTestCase):
         """A signal stops the reactor, whose shutdown waits for the drain; the record of addresses goes with it."""
         self.start()
         self.role.prepared.callback(None)
+        self.assertTrue(self.memory.running)
         signal.raise_signal(signal.SIGTERM)
-        self.assertTrue(self.memory.hasStopped)
+        self.assertFalse(self.memory.running)
         stopped = self.process.stopService()
         self.assertNoResult(stopped)
         self.role.drained.callback(None)
@@ -164,6 +175,25 @@ class RoleProcessTests(SynchronousTestCase):
         signal.raise_signal(signal.SIGINT)
         self.successResultOf(stopped)
 
+    def test_two_signals_before_the_drain(self) -> None:
+        """The second of two that come at once is the first's, and the drain is waited for."""
+        self.start()
+        self.role.prepared.callback(None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.raise_signal(number)
+        stopped = self.process.stopService()
+        self.assertNoResult(stopped)
+        self.role.drained.callback(None)
+        self.successResultOf(stopped)
+
+    def test_folder_of_addresses_that_cannot_be_made_refuses(self) -> None:
+        self.record.parent.write_text("a file")
+        self.start()
+        self.role.prepared.callback(None)
+        self.assertIn(f"Error: {self.record.parent.absolute()} cannot be made", self.terminal.getvalue())
+        self.assertFalse(self.memory.running)
+        self.flushLoggedErrors(FileRefused)
+
     def test_failed_drain_is_logged_and_ends(self) -> None:
         self.start()
         self.role.prepared.callback(None)
@@ -181,7 +211,7 @@ class RoleProcessTests(SynchronousTestCase):
         self.assertIn("extra: is not a known key", self.terminal.getvalue())
         self.assertIn("Hint: ", self.terminal.getvalue())
         self.assertEqual(self.events(), ["role.refused"])
-        self.assertTrue(self.memory.hasStopped)
+        self.assertFalse(self.memory.running)
         self.assertEqual(len(self.at_exit), 1)
         self.assertEqual(self.built, [])
         self.successResultOf(self.process.stopService())

@@ -11,18 +11,20 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from twisted.application.service import IServiceCollection, Service
 from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.error import ReactorNotRunning
 from twisted.internet.interfaces import IReactorCore, IReactorTCP, IReactorThreads, IReactorTime
 from twisted.logger import ILogObserver, Logger
 from twisted.python.components import Componentized
 from zope.interface import Attribute, Interface
 
 from iop.errors import IopError
-from iop.files import write_atomic
+from iop.files import make_folder, write_atomic
 from iop.process.config import RoleConfig, load
 from iop.process.harden import hide_memory, no_core_files
 from iop.process.listen import bound_address, listen
@@ -151,7 +153,7 @@ class RoleProcess(Service, Generic[C]):
         addresses["status"] = bound_address(self._status)
         record = {"role": self._kind.role.value, "name": role.name, "pid": os.getpid(), "addresses": addresses}
         self._record = config.run.directory / f"{self._kind.role.value}.json"
-        self._record.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self._record.parent, 0o755)
         write_atomic(self._record, json.dumps(record, indent=2).encode() + b"\n", 0o644)
         notify("READY=1")
         log.info("role.started", pid=os.getpid(), **{f"{key}_address": value for key, value in addresses.items()})
@@ -171,13 +173,18 @@ class RoleProcess(Service, Generic[C]):
         terminal.write(told)
         # twistd has no exit code for a reactor that stopped in good order, so the interpreter's last word is ours
         atexit.register(_exit_refused)
-        self._reactor.stop()
+        self._stop_reactor()
 
     def _signalled(self) -> None:
         if self._drained is None:
-            self._reactor.stop()
+            self._stop_reactor()
         elif not self._drained.called:
             self._drained.callback(None)
+
+    def _stop_reactor(self) -> None:
+        # between this call and the drain it may be asked for again
+        with suppress(ReactorNotRunning):
+            self._reactor.stop()
 
     async def _stop(self) -> None:
         log.info("role.draining")
