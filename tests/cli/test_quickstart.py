@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import socket
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.internet import reactor
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from iop.certificates import read_certificates
 from iop.cli.quickstart import decide
+from iop.cli.quickstart.flow import Quickstart, Running
 from iop.cli.quickstart.home import LISTENERS, NAMES, Home, Settings, Upstream
 from iop.cli.quickstart.hops import complete, hops, provider_hop
+from iop.cli.quickstart.processes import Child, Children, QuickstartFailed
 from iop.crypto.pki import Authority
 from iop.errors import AlreadyRunning, BadConfig, FileRefused
+from iop.process.role import IReactor
 from iop.secret import Secret
 from iop.units import Role
 
@@ -149,6 +158,35 @@ class HomeTests(SynchronousTestCase):
         self.assertNotIn(stored.fingerprint, repr(stored))
         self.assertNotIn("sk-canary", (self.home.root / "stored.json").read_text())
         self.assertEqual((self.home.root / "stored.json").stat().st_mode & 0o077, 0)
+
+
+class InterruptTests(TestCase):
+    timeout = 60
+
+    async def test_step_that_is_deaf_to_its_cancellation(self) -> None:
+        """A signal ends a run whatever it waits for, it is never told to be ready, and no process starts later."""
+        home = Home(Path(self.mktemp()))
+        began: Deferred[Children] = Deferred()
+
+        async def deaf(children: Children, role: Role) -> Child:
+            began.callback(children)
+            while True:
+                with contextlib.suppress(CancelledError):
+                    await Deferred[None]()
+
+        self.patch(Children, "start_role", deaf)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self.addCleanup(signal.signal, number, signal.getsignal(number))
+        told: list[Running] = []
+        with home.held():
+            settings = replace(home.settings(), upstream=OPENAI)
+            running = Quickstart(cast(IReactor, reactor), home, settings, None, lambda step: None)
+            done = Deferred.fromCoroutine(running.run(told.append, once=False))
+            children = await began
+            signal.raise_signal(signal.SIGTERM)
+            self.assertFalse(await done)
+        self.assertEqual(told, [])
+        self.assertRaises(QuickstartFailed, children.start, "late", ["true"])
 
 
 class HopTests(SynchronousTestCase):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from treq.client import HTTPClient
-from twisted.internet.defer import CancelledError, Deferred, TimeoutError
+from twisted.internet.defer import Deferred, TimeoutError
 from twisted.internet.error import ConnectError, ConnectionClosed
 from twisted.internet.task import deferLater
 from twisted.web.client import Agent, ResponseFailed
@@ -81,28 +81,36 @@ class Quickstart:
         :returns: False if a signal came before it was ready.
         :raises QuickstartFailed: if a process or the request failed.
         """
-        work = Deferred.fromCoroutine(self._until_done(ready, once))
-        self._reactor.callWhenRunning(self._on_signals, work.cancel)
+        end: Deferred[bool] = Deferred()
+        work = Deferred.fromCoroutine(self._until_done(ready, once, end))
+        work.addBoth(lambda result: None if end.called else end.callback(result))
+
+        def interrupted() -> None:
+            # first the end: a step may take its cancellation for a failure of what it waits for, and try again
+            if not end.called:
+                end.callback(self._told)
+                work.cancel()
+
+        self._reactor.callWhenRunning(self._on_signals, interrupted)
         try:
-            await work
-        except CancelledError:
-            return self._told
+            return await end
         finally:
             self._say("Stopping")
             await self._children.stop()
-        return True
 
     def _on_signals(self, what: Callable[[], None]) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: self._reactor.callFromThread(what))
 
-    async def _until_done(self, ready: Callable[[Running], None], once: bool) -> None:
+    async def _until_done(self, ready: Callable[[Running], None], once: bool, end: Deferred[bool]) -> bool:
         running = await self._start()
-        self._told = True
-        ready(running)
-        if not once:
-            ended = await self._children.first_death
-            raise ended.failure("ended by itself")
+        if not end.called:
+            self._told = True
+            ready(running)
+            if not once:
+                ended = await self._children.first_death
+                raise ended.failure("ended by itself")
+        return self._told
 
     async def _start(self) -> Running:
         home, settings = self._home, self._settings

@@ -72,11 +72,17 @@ class Children:
         self._reactor = reactor
         self._home = home
         self._children: list[Child] = []
+        self._stopping = False
         #: Fires with the first process that ends before :meth:`stop`.
         self.first_death: Deferred[Child] = Deferred()
 
     def start(self, name: str, program: Sequence[str]) -> Child:
-        """Start a program tied to this process's life; its log holds what it says in this run."""
+        """Start a program tied to this process's life; its log holds what it says in this run.
+
+        :raises QuickstartFailed: once :meth:`stop` was called.
+        """
+        if self._stopping:
+            raise QuickstartFailed(f"{name} was not started, because everything ends")
         child = Child(name, self._home.log(name))
         output = os.open(child.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         silence = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -141,6 +147,7 @@ class Children:
 
     async def stop(self) -> None:
         """End all of them: in good order first, by force for those that take longer than :data:`STOP_SECONDS`."""
+        self._stopping = True
         self.first_death = Deferred()
         for number in (signal.SIGTERM, signal.SIGKILL):
             for child in self._children:
