@@ -15,7 +15,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from nacl.bindings import crypto_box_keypair
 from twisted.trial.unittest import SynchronousTestCase
 
-from iop.crypto.attestation import CHAIN_LIMIT, DOMAIN, VERDICT_LIMIT, AttestationVerifier, attest
+from iop.crypto import attestation
+from iop.crypto.attestation import CHAIN_LIMIT, DOMAIN, AttestationVerifier, attest
 from iop.crypto.node_keys import NodeKeys
 from iop.crypto.pki import Authority, Leaf, new_authority
 from iop.errors import AttestationRefused
@@ -327,16 +328,15 @@ class CacheTests(VerifierCase):
 
     def setUp(self) -> None:
         super().setUp()
+        #: How often a certificate was read, once for each word that is judged.
         self.judged = 0
-        judge = self.verifier._judge
+        read = x509.load_der_x509_certificate
 
-        def counted(
-            attestation: runtime_pb2.NodeKeyAttestation, edge: str, node: str, public_key: bytes, now_ms: int
-        ) -> tuple[int, int]:
+        def counted(data: bytes) -> x509.Certificate:
             self.judged += 1
-            return judge(attestation, edge, node, public_key, now_ms)
+            return read(data)
 
-        self.patch(self.verifier, "_judge", counted)
+        self.patch(x509, "load_der_x509_certificate", counted)
 
     def test_remembered(self) -> None:
         """The same word is verified once."""
@@ -363,41 +363,38 @@ class CacheTests(VerifierCase):
         self.assertEqual(self.judged, 4)
 
     def test_refusals_are_not_remembered(self) -> None:
-        """Somebody who sends nonsense fills nothing."""
-        for edge in ("edge-2", "edge-3"):
-            self.assertFalse(self.holds(Word(edge=edge).signed()))
-        self.assertEqual(len(self.verifier._verdicts), 0)
+        """Somebody who sends nonsense fills nothing: what was remembered still is, the nonsense is judged again."""
+        self.patch(attestation, "VERDICT_LIMIT", 1)
+        good, wrong = Word().signed(), Word(edge="edge-2").signed()
+        self.verify(good)
+        for _ in range(2):
+            self.assertFalse(self.holds(wrong))
+        self.verify(good)
+        self.assertEqual(self.judged, 3)
 
     def test_expired_is_forgotten(self) -> None:
         """What has expired is dropped when it is met."""
         word = Word().signed()
         self.verify(word)
         self.assertFalse(self.holds(word, EXPIRES_MS))
-        self.assertEqual(len(self.verifier._verdicts), 0)
+        self.verify(word)
+        self.assertEqual(self.judged, 2)
 
     def test_bounded(self) -> None:
-        """1,024 verdicts at most; the one not used for longest goes first."""
-        verdict = (EXPIRES_MS, EXPIRES_MS)
-        self.patch(self.verifier, "_judge", lambda *_: verdict)
-        words = [
-            runtime_pb2.NodeKeyAttestation(certificate_chain=[b"any"], statement=number.to_bytes(4, "big"))
-            for number in range(VERDICT_LIMIT)
-        ]
-        for word in words:
+        """At the limit all are remembered; one past it, the one not used for longest goes first."""
+        self.assertEqual(attestation.VERDICT_LIMIT, 1024)
+        self.patch(attestation, "VERDICT_LIMIT", 3)
+        words = [Word(expires_ms=EXPIRES_MS - number).signed() for number in range(4)]
+        for word in (*words[:3], *words[:3]):
             self.verify(word)
+        self.assertEqual(self.judged, 3)
         self.verify(words[0])
-        self.verify(runtime_pb2.NodeKeyAttestation(certificate_chain=[b"any"], statement=b"one more"))
-        self.assertEqual(len(self.verifier._verdicts), VERDICT_LIMIT)
-        judged: list[bytes] = []
-
-        def record(attestation: runtime_pb2.NodeKeyAttestation, *_: object) -> tuple[int, int]:
-            judged.append(attestation.statement)
-            return verdict
-
-        self.patch(self.verifier, "_judge", record)
+        self.verify(words[3])
+        self.assertEqual(self.judged, 4)
         self.verify(words[0])
+        self.assertEqual(self.judged, 4)
         self.verify(words[1])
-        self.assertEqual(judged, [words[1].statement])
+        self.assertEqual(self.judged, 5)
 
 
 def self_signed(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from threading import enumerate as enumerate_threads
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
@@ -234,8 +235,8 @@ class SchemaTests(SqliteTestCase):
 
 
 class OneStatementTests(SqliteTestCase):
-    def traced(self, store: SqliteStore) -> list[str]:
-        """What the writer's connection executes from now on, without its transaction's frame."""
+    def traced(self) -> tuple[SqliteStore, list[str]]:
+        """A store, and what its writer executes, without its transactions' frames."""
         statements: list[str] = []
         frame = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "ROLLBACK", "--")
 
@@ -243,12 +244,19 @@ class OneStatementTests(SqliteTestCase):
             if not statement.lstrip().startswith(frame):
                 statements.append(" ".join(statement.split()))
 
-        store._writer._connection.set_trace_callback(note)
-        return statements
+        writing = schema.connect(self.path)
+        writing.set_trace_callback(note)
+        store = SqliteStore(
+            SqliteThread(writing, "BEGIN IMMEDIATE", the_reactor(), "writer"),
+            SqliteThread(schema.connect(self.path), "BEGIN", the_reactor(), "reader"),
+            lambda: NOW_MS,
+        )
+        self.addCleanup(store.close)
+        return store, statements
 
     async def test_lease_reads_in_one_statement(self) -> None:
         """C19: what is compared was true at one moment. P16: foreign, unknown and own cost the same statements."""
-        store = self.opened()
+        store, statements = self.traced()
         owner = (await store.principals.create("alice", [new_token("a")], ACTOR)).value
         other = (await store.principals.create("bob", [new_token("b")], ACTOR)).value
         slots = [(await store.slots.create(new_slot(each.principal), ACTOR)).value for each in (owner, other)]
@@ -266,20 +274,20 @@ class OneStatementTests(SqliteTestCase):
             replace(binding, route="unknown"),
             replace(binding, generation=1),
         ):
-            statements = self.traced(store)
+            statements.clear()
             await store.leases.authorise(replace(question, binding=claim), NOW_MS)
             counts.append([statement.split()[0] for statement in statements])
         assert counts == [["SELECT", "INSERT"]] * 6
 
     async def test_route_to_a_foreign_slot_costs_what_an_unknown_one_costs(self) -> None:
         """P16."""
-        store = self.opened()
+        store, statements = self.traced()
         owner = (await store.principals.create("alice", [], ACTOR)).value
         other = (await store.principals.create("bob", [], ACTOR)).value
         slot = (await store.slots.create(new_slot(owner.principal), ACTOR)).value
         counts = []
         for named in (slot.slot, "unknown"):
-            statements = self.traced(store)
+            statements.clear()
             await self.assertFailure(store.routes.put(other.principal, "m", named, "m", "", None, ACTOR), NotFound)
             counts.append(len(statements))
         assert counts == [1, 1]
@@ -288,8 +296,10 @@ class OneStatementTests(SqliteTestCase):
 class ThreadTests(SqliteTestCase):
     """Group commit, on one connection and its thread."""
 
-    def thread(self, limit: int = 100) -> SqliteThread:
-        made = SqliteThread(schema.connect(self.path), "BEGIN IMMEDIATE", the_reactor(), "test", limit)
+    def thread(self, limit: int = 100, trace: Callable[[str], object] | None = None) -> SqliteThread:
+        connection = schema.connect(self.path)
+        connection.set_trace_callback(trace)
+        made = SqliteThread(connection, "BEGIN IMMEDIATE", the_reactor(), "iop-store-test", limit)
         self.addCleanup(made.close)
         return made
 
@@ -306,9 +316,8 @@ class ThreadTests(SqliteTestCase):
         return go_on
 
     async def test_batch_is_one_transaction(self) -> None:
-        thread = self.thread()
         begun: list[str] = []
-        thread._connection.set_trace_callback(lambda each: begun.append(each) if each == "BEGIN IMMEDIATE" else None)
+        thread = self.thread(trace=lambda each: begun.append(each) if each == "BEGIN IMMEDIATE" else None)
         go_on = self.held(thread)
         calls = [thread.run(does("UPDATE generation SET value = value + 1")) for _ in range(20)]
         go_on.set()
@@ -402,7 +411,7 @@ class ThreadTests(SqliteTestCase):
         await self.assertFailure(late, StoreUnavailable)
         await accepted
         await gatherResults([closed, thread.close()])
-        assert not thread._thread.is_alive()
+        assert "iop-store-test" not in [each.name for each in enumerate_threads()]
         await thread.close()
         assert self.execute("SELECT value FROM generation") == [(2,)]
 
