@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.measure import SERVED, python, wait_for
+from bench.measure import DRIVING, SERVED, python, wait_for
 from iop.cli.quickstart.home import Home
 from iop.units import Role
 
@@ -56,3 +58,93 @@ def started(home: Home, *roles: Role) -> Iterator[dict[Role, tuple[subprocess.Po
 def port_of(address: str) -> int:
     """The port in ``host:port``."""
     return int(address.rpartition(":")[2])
+
+
+class Deployment:
+    """A quickstart's home with its three roles and its stand-in provider, each a process that can be killed.
+
+    :param folder: where the home is made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.home = make_home(folder)
+        self._children: dict[str, subprocess.Popen[str]] = {}
+        self._addresses: dict[str, dict[str, str]] = {}
+        self._texts: dict[str, str] = {}
+
+    def __enter__(self) -> Deployment:
+        self._start_provider()
+        for role in (Role.CONTROL_PLANE, Role.EDGE, Role.NODE):
+            self._start(role)
+        self.wait_until_ready()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for child in reversed(self._children.values()):
+            child.terminate()
+            child.wait()
+
+    def text(self, name: str) -> str:
+        """The content of a file of the home, read once."""
+        if name not in self._texts:
+            self._texts[name] = (self.home.root / name).read_text().strip()
+        return self._texts[name]
+
+    def address(self, role: str, listener: str) -> str:
+        """Where a role listens. The ports of a home stay the same."""
+        return self._addresses[role][listener]
+
+    def kill_and_restart(self, role: Role) -> None:
+        """SIGKILL, then a new process at once."""
+        child = self._children[role.value]
+        child.kill()
+        child.wait()
+        self._start(role)
+
+    def wait_until_ready(self, seconds: float = 60.0) -> None:
+        """Until every role says that it can serve."""
+        deadline = time.monotonic() + seconds
+        for role in (Role.CONTROL_PLANE, Role.EDGE, Role.NODE):
+            while not self._is_ready(role):
+                if time.monotonic() > deadline:
+                    raise SystemExit(f"{role.value} was not ready in {seconds:g} s")
+                time.sleep(0.1)
+
+    def _is_ready(self, role: Role) -> bool:
+        connection = http.client.HTTPConnection(self.address(role.value, "status"), timeout=5)
+        try:
+            connection.request("GET", "/readyz")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+    def _start(self, role: Role) -> None:
+        twistd = str(Path(sysconfig.get_path("scripts"), "twistd"))
+        record = self.home.run / f"{role.value}.json"
+        record.unlink(missing_ok=True)
+        log = (self.home.root / f"{role.value}.bench.log").open("a")
+        command = (twistd, "-n", "--pidfile=", f"iop-{role.value}", "--config", str(self.home.config(role)))
+        self._children[role.value] = python(*command, core=SERVED, cwd=self.home.root, stdout=log)
+        log.close()
+        self._addresses[role.value] = json.loads(wait_for(record))["addresses"]
+
+    def _start_provider(self) -> None:
+        port = next(
+            line.rpartition(":")[2].partition("/")[0]
+            for line in self.home.config(Role.NODE).read_text().splitlines()
+            if line.startswith("base_url")
+        )
+        port_file = self.home.root / "provider.bench.port"
+        arguments = (
+            "--secret-file",
+            str(self.home.root / "provider.key"),
+            "--port",
+            port,
+            "--port-file",
+            str(port_file),
+        )
+        self._children["provider"] = python(
+            "-m", "iop.testing.provider", *arguments, core=DRIVING, cwd=self.home.root, stdout=subprocess.DEVNULL
+        )

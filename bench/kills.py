@@ -1,0 +1,198 @@
+"""Random SIGKILLs under load: what callers see, and whether anything acknowledged is lost.
+
+``python -m bench.kills`` (20 minutes, 200 kills) or ``--minutes 1 --kills 10``. Callers send chat completions, plain
+and streamed, each with a word of its own that the stand-in provider repeats; owners create slots. Meanwhile a random
+role is killed and started again, as a supervisor would. Then everything acknowledged is looked for.
+
+Rows: *succeeded*, whole answers with the caller's own word; *failed visibly*, an error status or a broken connection;
+*wrong*, an answer that is not the caller's, or a truncated one that looks whole; *lost*, acknowledged and not there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import random
+import ssl
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+from bench.measure import Report
+from bench.roles import Deployment
+from iop.units import Role
+
+CALLERS = 6
+OWNERS = 2
+ROLES = (Role.CONTROL_PLANE, Role.EDGE, Role.NODE)
+#: What an honest failure raises in a client.
+BROKEN = (OSError, http.client.HTTPException)
+
+
+class Load:
+    """Callers and owners, and what they saw."""
+
+    def __init__(self, deployment: Deployment, seed: int) -> None:
+        self._deployment = deployment
+        self._context = ssl.create_default_context(cafile=deployment.home.ca)
+        self._seed = seed
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self.seen: Counter[str] = Counter()
+        self.acknowledged: dict[str, str] = {}
+        self.failures: Counter[str] = Counter()
+        self._threads = [threading.Thread(target=self._call_on, args=(number,)) for number in range(CALLERS)]
+        self._threads += [threading.Thread(target=self._own_on, args=(number,)) for number in range(OWNERS)]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End after the requests that are under way."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _saw(self, what: str, why: str = "") -> None:
+        with self._lock:
+            self.seen[what] += 1
+            if why:
+                self.failures[why] += 1
+
+    def _call_on(self, number: int) -> None:
+        chance = random.Random(self._seed + number)  # noqa: S311 - a load, not a secret
+        while not self._stop.is_set():
+            word, stream = uuid4().hex, chance.random() < 0.3
+            self._saw("chat sent")
+            try:
+                status, text = self._chat(word, stream)
+            except BROKEN as error:
+                self._saw("chat failed visibly", type(error).__name__)
+                time.sleep(0.05)
+                continue
+            if status != 200:
+                self._saw("chat failed visibly", f"{status} {_code(text)}")
+                time.sleep(0.05)
+            elif _is_answer(text, word, stream):
+                self._saw("chat succeeded")
+            else:
+                self._saw("chat wrong", f"wrong answer: {text[:200]!r}")
+
+    def _chat(self, word: str, stream: bool) -> tuple[int, str]:
+        body = {"model": "stand-in", "stream": stream, "messages": [{"role": "user", "content": word}]}
+        token = self._deployment.text("use.token")
+        return self._ask(self._deployment.address("edge", "api"), "POST", "/v1/chat/completions", token, body)
+
+    def _own_on(self, number: int) -> None:
+        made = 0
+        while not self._stop.is_set():
+            name = f"owner-{number}-{made}"
+            made += 1
+            self._saw("mutations sent")
+            try:
+                status, text = self._create(name)
+            except BROKEN as error:
+                self._saw("mutations failed visibly", type(error).__name__)
+            else:
+                if status == 201:
+                    self._saw("mutations succeeded")
+                    with self._lock:
+                        self.acknowledged[name] = json.loads(text)["slot"]
+                else:
+                    self._saw("mutations failed visibly", f"{status} {_code(text)}")
+            time.sleep(0.5)
+
+    def _create(self, name: str) -> tuple[int, str]:
+        path = f"/v1/slots?name={quote(name)}&profile=openai&target=stand-in"
+        token = self._deployment.text("manage.token")
+        address = self._deployment.address("control-plane", "credential_https")
+        return self._ask(address, "POST", path, token, b"sk-" + name.encode())
+
+    def _ask(self, address: str, method: str, path: str, token: str, body: Any) -> tuple[int, str]:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
+        connection = http.client.HTTPSConnection(address, timeout=40, context=self._context)
+        try:
+            connection.request(method, path, data, {"Authorization": f"Bearer {token}", "Content-Type": kind})
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+        finally:
+            connection.close()
+
+    def lost(self) -> list[str]:
+        """Acknowledged slots that are not there any more."""
+        token = self._deployment.text("manage.token")
+        address = self._deployment.address("control-plane", "credential_https")
+        connection = http.client.HTTPSConnection(address, timeout=40, context=self._context)
+        connection.request("GET", "/v1/slots", headers={"Authorization": f"Bearer {token}"})
+        there = {slot["name"]: slot["slot"] for slot in json.loads(connection.getresponse().read())["slots"]}
+        connection.close()
+        return [name for name, slot in self.acknowledged.items() if there.get(name) != slot]
+
+
+def _code(text: str) -> str:
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return "no JSON"
+    error = document.get("error", document)
+    return str(error.get("code", "")) if isinstance(error, dict) else ""
+
+
+def _is_answer(text: str, word: str, stream: bool) -> bool:
+    if not stream:
+        return bool(json.loads(text)["choices"][0]["message"]["content"].endswith(word))
+    events = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+    if not events or events[-1] != "[DONE]":
+        return False
+    pieces = [json.loads(event)["choices"][0]["delta"].get("content") or "" for event in events[:-1]]
+    return "".join(pieces).endswith(word)
+
+
+def main() -> None:
+    """Run the load and the kills, then count."""
+    parser = argparse.ArgumentParser(prog="python -m bench.kills", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    chance = random.Random(options.seed)  # noqa: S311 - which role dies when
+    moments = sorted(chance.uniform(0, options.minutes * 60) for _ in range(options.kills))
+    killed: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as made, Deployment(Path(made) / "home") as deployment:
+        load = Load(deployment, options.seed)
+        load.start()
+        began = time.monotonic()
+        for moment in moments:
+            time.sleep(max(0.0, began + moment - time.monotonic()))
+            role = chance.choice(ROLES)
+            deployment.kill_and_restart(role)
+            killed[role.value] += 1
+        time.sleep(max(0.0, began + options.minutes * 60 - time.monotonic()))
+        load.stop()
+        deployment.wait_until_ready()
+        after = load._chat("afterwards", stream=False)
+        lost = load.lost()
+    report = Report("kills", f"{options.kills} SIGKILLs in {options.minutes:g} minutes", ["chat", "mutations"])
+    for what in ("sent", "succeeded", "failed visibly", "wrong"):
+        report.row(what, {kind: f"{load.seen[f'{kind} {what}']:,}" for kind in ("chat", "mutations")})
+    report.row("lost", {"chat": "0", "mutations": str(len(lost))})
+    report.row("killed", {"chat": ", ".join(f"{role} {count}" for role, count in sorted(killed.items()))})
+    report.row("served afterwards", {"chat": "yes" if after[0] == 200 else f"no: {after}"})
+    for why, count in load.failures.most_common(12):
+        report.row(f"  {why}", {"chat": f"{count:,}"})
+    report.finish()
+    if lost or load.seen["chat wrong"] or load.seen["mutations wrong"] or after[0] != 200:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
