@@ -93,12 +93,16 @@ class GrantTests(LeaseCase):
             self.opened(lease)
 
     def test_an_audit_row_stands_before_the_lease(self) -> None:
-        """P26: a grant and a refusal have one row each, which hold ids and outcomes only."""
+        """P26: a grant and each refusal have one row, of one form, which holds ids and outcomes only."""
         before = len(result_of(self.world.store.audit.tail(1000)))
         self.acquire(self.question())
         self.acquire(self.question(token_id=new_id()))
+        self.acquire(self.question(recipient_public_key=bytes(32)))
         rows = result_of(self.world.store.audit.tail(1000))[before:]
-        self.assertEqual([row.outcome for row in rows], ["granted", "token_refused"])
+        self.assertEqual([row.outcome for row in rows], ["granted", "token_refused", "attestation_refused"])
+        self.assertEqual(
+            {(row.actor, row.action, *row.details) for row in rows}, {(rows[0].actor, rows[0].action, *rows[0].details)}
+        )
         proof = self.world.tokens["ann", TokenKind.USE].record.proof
         for row in rows:
             self.assertNotIn(proof.hex(), repr(row))
@@ -259,6 +263,19 @@ class HostileEdgeTests(LeaseCase):
         message.ClearField("binding")
         self.failureResultOf(self.connection.ask(message))
         self.assertIsNotNone(self.connection.edge.lost_for)
+
+    def test_ids_that_are_none_end_the_connection(self) -> None:
+        """L2: what an Edge says its ids are is bounded before it is written anywhere; at the limit it is."""
+        self.assertEqual(self.acquire(self.question(request_id="r" * 128)).WhichOneof("result"), "lease")
+        before = result_of(self.world.store.audit.tail(1000))
+        for place, field in enumerate(("request_id", "token_id")):
+            for number, value in enumerate(("", "x" * 129, "a b", "\u0661")):
+                name = f"edge{10 + 10 * place + number}"
+                changed: dict[str, Any] = {field: value}
+                connection, _ = self.world.enrolled(name)
+                self.failureResultOf(connection.ask(self.question(name, **changed)))
+                self.assertIsNotNone(connection.edge.lost_for, (field, value))
+        self.assertEqual(result_of(self.world.store.audit.tail(1000)), before)
 
     def test_nobody_else_suffers(self) -> None:
         """After all of that, another Edge gets its lease and the hostile one's honest request succeeds too."""

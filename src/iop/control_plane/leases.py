@@ -11,10 +11,11 @@ from twisted.logger import Logger
 
 from iop.crypto.at_rest import Place
 from iop.crypto.lease import LeaseStatement, seal_lease
-from iop.errors import AttestationRefused, CannotOpen, KeyMissing, StoreBusy
+from iop.errors import AttestationRefused, CannotOpen, KeyMissing, MalformedFrame, StoreBusy
 from iop.records import LeaseGrant, LeaseQuestion, LeaseRefusal, SealedSecret
 from iop.secret import Secret
-from iop.units import new_id
+from iop.store.events import lease_decided
+from iop.units import is_request_id, new_id
 from iop.wire import control_pb2
 from iop.wire.convert import binding_from_wire
 
@@ -100,8 +101,8 @@ class LeaseDesk:
             answered.callback(None)
 
     async def _answer(self, edge: str, message: control_pb2.AcquireLeaseRequest) -> control_pb2.AcquireLeaseResponse:
-        binding = binding_from_wire(message.binding)
-        question = LeaseQuestion(message.request_id, edge, binding, message.token_id, message.token_proof)
+        question = _question(edge, message)
+        binding = question.binding
         try:
             attested_until_ms = self._verifier.verify(
                 message.attestation,
@@ -184,10 +185,14 @@ class LeaseDesk:
         )
 
     async def _record(self, question: LeaseQuestion, outcome: str) -> None:
-        await self._audit.append(
-            f"edge:{question.edge}",
-            "lease.acquire",
-            question.binding.slot,
-            outcome,
-            {"request_id": question.request_id, "node": question.binding.node, "token": question.token_id},
-        )
+        event = lease_decided(question, outcome)
+        await self._audit.append(event.actor, event.action, event.subject, event.outcome, dict(event.details))
+
+
+def _question(edge: str, message: control_pb2.AcquireLeaseRequest) -> LeaseQuestion:
+    """What is asked, its ids short enough to stand in the audit whatever the Edge is (L2)."""
+    if not is_request_id(message.request_id) or not is_request_id(message.token_id):
+        raise MalformedFrame("a lease request has ids that are none")
+    return LeaseQuestion(
+        message.request_id, edge, binding_from_wire(message.binding), message.token_id, message.token_proof
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from iop.records import LeaseQuestion, LeaseRefusal, NewToken, PrincipalRecord, RouteRecord, SlotRecord
+    from iop.records import LeaseQuestion, NewToken, PrincipalRecord, RouteRecord, SlotRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,11 @@ def allowed(kind: str, name: str, actor: str) -> Event:
     return Event(actor, f"{kind}.allow", name, "done", {})
 
 
-def lease_decided(question: LeaseQuestion, refusal: LeaseRefusal | None) -> Event:
-    """What an Edge asked and whether it was granted; all but the Edge's name is as it claimed."""
+def lease_decided(question: LeaseQuestion, outcome: str) -> Event:
+    """What an Edge asked, and what came of it: ``granted`` or why not. All but the Edge's name is as it claimed."""
     details: dict[str, str | int] = {
         "request": question.request_id,
         "token": question.token_id,
         **asdict(question.binding),
     }
-    outcome = "granted" if refusal is None else refusal.reason
     return Event(f"edge:{question.edge}", "lease.issue", question.binding.slot, outcome, details)

@@ -297,7 +297,9 @@ class MemoryLeaseAuthority:
     def authorise(self, question: LeaseQuestion, now_ms: int) -> Deferred[LeaseGrant | LeaseRefusal]:
         def job() -> LeaseGrant | LeaseRefusal:
             refused = refusal(question, self._read(question), now_ms)
-            self._tables.write(self._tables.wall_ms(), lease_decided(question, refused))
+            self._tables.write(
+                self._tables.wall_ms(), lease_decided(question, refused.reason if refused else "granted")
+            )
             return refused or LeaseGrant(self._tables.slots[question.binding.slot][1], now_ms)
 
         return self._tables.run(job)

@@ -77,7 +77,7 @@ class SqliteLeaseAuthority:
         def record(connection: sqlite3.Connection, at_ms: int) -> LeaseGrant | LeaseRefusal:
             durable, envelope = _read(connection, question)
             refused = refusal(question, durable, now_ms)
-            write_event(connection, at_ms, lease_decided(question, refused))
+            write_event(connection, at_ms, lease_decided(question, refused.reason if refused else "granted"))
             # validity counts from when it was asked: the read can only be later (P42)
             return refused or LeaseGrant(SealedSecret(*envelope), now_ms)
 
