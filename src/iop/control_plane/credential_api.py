@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import unquote_to_bytes
 
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from iop.crypto.keyring import Keyring
     from iop.interfaces import IClock, IStore
     from iop.records import TokenRecord
+
+#: What a call answers, as JSON.
+Document = dict[str, object]
 
 SLOT_ID_LIMIT: Final = 128
 ROUTE_BODY_LIMIT: Final = 8 * 1024
@@ -101,7 +105,7 @@ class CredentialApi:
     # -- around every call --------------------------------------------------------------------------------------------
 
     def _guarded(
-        self, call: Callable[[Request, Caller], Awaitable[tuple[int, dict[str, Any]]]]
+        self, call: Callable[[Request, Caller], Awaitable[tuple[int, Document]]]
     ) -> Callable[..., Deferred[bytes]]:
         """Authenticate, call, answer. Outlives its connection: what was begun is finished, so nothing is half told."""
 
@@ -183,7 +187,7 @@ class CredentialApi:
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    async def _whoami(self, request: Request, caller: Caller) -> tuple[int, dict[str, Any]]:
+    async def _whoami(self, request: Request, caller: Caller) -> tuple[int, Document]:
         _arguments(request)
         return 200, {
             "principal": caller.principal,
@@ -191,11 +195,11 @@ class CredentialApi:
             "generation": await self._store.projections.generation(),
         }
 
-    async def _list_slots(self, request: Request, caller: Caller) -> tuple[int, dict[str, Any]]:
+    async def _list_slots(self, request: Request, caller: Caller) -> tuple[int, Document]:
         _arguments(request)
         return 200, {"slots": [_slot(slot) for slot in await self._store.slots.all(caller.principal)]}
 
-    async def _create_slot(self, request: Request, caller: Caller) -> tuple[int, dict[str, Any]]:
+    async def _create_slot(self, request: Request, caller: Caller) -> tuple[int, Document]:
         name, profile_name, target = _arguments(request, "name", "profile", "target")
         _no_idempotency_key(request)
         profile = PROFILES.get(profile_name)
@@ -213,11 +217,11 @@ class CredentialApi:
         )
         return 201, _slot(committed.value) | await self._settled(committed)
 
-    async def _list_routes(self, request: Request, caller: Caller) -> tuple[int, dict[str, Any]]:
+    async def _list_routes(self, request: Request, caller: Caller) -> tuple[int, Document]:
         _arguments(request)
         return 200, {"routes": [_route(route) for route in await self._store.routes.all(caller.principal)]}
 
-    async def _put_route(self, request: Request, caller: Caller) -> tuple[int, dict[str, Any]]:
+    async def _put_route(self, request: Request, caller: Caller) -> tuple[int, Document]:
         _arguments(request)
         _no_idempotency_key(request)
         model = _model(request)
@@ -228,7 +232,7 @@ class CredentialApi:
         )
         return 200 if expected else 201, _route(committed.value) | await self._settled(committed)
 
-    async def _settled(self, committed: Committed[Any]) -> dict[str, Any]:
+    async def _settled(self, committed: Committed[Any]) -> Document:
         outcome = await self._mutations.complete(committed)
         return {
             "generation": outcome.generation,
@@ -290,12 +294,16 @@ def _media_type(request: Request) -> bytes:
     return values[0].strip().lower() if len(values) == 1 else b""
 
 
+def _content(request: Request) -> BytesIO:
+    """The body. It is in memory, since its limit is below what twisted.web would keep in a file."""
+    return cast(BytesIO, request.content)
+
+
 def _secret(request: Request, profile: Profile) -> Secret:
     """The body as a secret that this profile can send; what the server buffered of it is zeroed (K11, K24)."""
     if _media_type(request) != b"application/octet-stream":
         raise ApiRefused(415, "octet_stream_only", "a secret is sent as application/octet-stream and nothing else")
-    content: Any = request.content
-    with content.getbuffer() as buffer:
+    with _content(request).getbuffer() as buffer:
         secret = Secret(bytearray(buffer))
         buffer[:] = bytes(len(buffer))
     try:
@@ -343,9 +351,8 @@ def _route_body(request: Request) -> tuple[str, str, str]:
     """Slot, upstream model and selector from a JSON object of exactly these three."""
     if _media_type(request).partition(b";")[0].strip() != b"application/json":
         raise ApiRefused(415, "json_only", "a route is sent as application/json")
-    content: Any = request.content
     try:
-        body, _ = parse_object(content.read())
+        body, _ = parse_object(_content(request).read())
     except MalformedInput as error:
         raise ApiRefused(400, "bad_json", error.message) from None
     if set(body) != {"slot", "upstream_model", "selector"}:
@@ -362,7 +369,7 @@ def _route_body(request: Request) -> tuple[str, str, str]:
     return slot, upstream_model, selector
 
 
-def _slot(slot: SlotRecord) -> dict[str, Any]:
+def _slot(slot: SlotRecord) -> Document:
     return {
         "slot": slot.slot,
         "name": slot.name,
@@ -376,7 +383,7 @@ def _slot(slot: SlotRecord) -> dict[str, Any]:
     }
 
 
-def _route(route: RouteRecord) -> dict[str, Any]:
+def _route(route: RouteRecord) -> Document:
     return {
         "route": route.route,
         "model": route.model,
