@@ -83,6 +83,12 @@ class EnrolmentTests(SynchronousTestCase):
         self.assertFalse(self.rig.link.ready)
         self.assertEqual(self.rig.link.projection().generation, 5)
 
+    def test_a_fault_of_our_own(self) -> None:
+        """A connection on which enrolment broke off is closed, whatever it was, so that the next one may do better."""
+        self.patch(self.rig.projections, "offer", lambda *_: 1 / 0)
+        self.assertNotEnrolled()
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
     def test_projection_before_the_hello(self) -> None:
         """Nothing may be asked of an Edge that was not accepted."""
         connection = ControlConnection(self.rig.link)

@@ -607,3 +607,35 @@ class BackpressureTests(PeerTestCase):
                 self.accepting.peer.notify(self.piece())
             pair.pump()
         self.assertEqual(self.accepting.reasons, [])
+
+    def test_peer_that_is_always_behind(self) -> None:
+        """What a peer has read counts no more, also when there never is a moment at which it read all."""
+        transport = self.pair(RUNTIME).acceptor_transport
+        for _ in range(4):
+            self.accepting.peer.notify(self.piece())
+        for _ in range(2 * UNREAD_LIMIT // BODY_PIECE):
+            self.accepting.peer.notify(self.piece())
+            unread = BODY_PIECE
+            while unread:
+                self.assertTrue(transport.outgoing)
+                unread -= len(transport.take(unread))
+        self.assertEqual(self.accepting.reasons, [])
+
+    def test_order(self) -> None:
+        """What had to wait comes after what was sent before it, and before what is sent after it."""
+        pair = self.pair(RUNTIME)
+        for run in range(1, 41):
+            self.accepting.peer.notify(RunBody(run=run, data=bytes(BODY_PIECE)))
+            if run % 10 == 0:
+                pair.pump()
+        self.assertEqual([note.run for note in self.dialling.notes if isinstance(note, RunBody)], list(range(1, 41)))
+
+    def test_last_words_come_after_what_waits(self) -> None:
+        """A drained connection closes behind everything that was sent on it."""
+        pair = self.pair(RUNTIME)
+        for _ in range(5):
+            self.accepting.peer.notify(self.piece())
+        self.accepting.peer.drain()
+        pair.pump()
+        self.assertEqual(len(self.dialling.notes), 5)
+        self.assertIsInstance(self.dialling.reason, PeerDisconnected)

@@ -290,6 +290,15 @@ class ReplacementTests(LinkCase):
         (reason,) = self.peer.closed
         self.assertIsInstance(reason, HelloRefused)
 
+    def test_a_fault_of_our_own(self) -> None:
+        """N5: a key that could not be replaced ends the connection, whatever it was: it could never be used again."""
+        self.register()
+        self.link.attest = lambda key: attest(1 / 0)
+        self.clock.advance(NODE_KEY_LIFE_SECONDS)
+        (reason,) = self.peer.closed
+        self.assertEqual(reason.code, "internal")
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
     def test_not_after_the_end(self) -> None:
         """P48: a connection that ended leaves no timer."""
         self.register()

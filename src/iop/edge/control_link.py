@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 from zope.interface import implementer
 
@@ -13,7 +14,6 @@ from iop.errors import (
     DeploymentMismatch,
     Draining,
     HelloRefused,
-    IopError,
     LeaseRefused,
     MalformedFrame,
     PeerDisconnected,
@@ -22,6 +22,7 @@ from iop.errors import (
     UnexpectedMessage,
 )
 from iop.interfaces import IPeerApplication
+from iop.net.peer import close_for
 from iop.units import HANDSHAKE_SECONDS, PROTOCOL_VERSION
 from iop.wire import control_pb2, runtime_pb2
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from iop.core.projection import Projection
     from iop.edge.projections import Projections
+    from iop.errors import IopError
     from iop.interfaces import IClock, IPeer
 
 _log = Logger()
@@ -134,18 +136,14 @@ class ControlConnection:
     def connected(self, peer: IPeer) -> None:
         """The certificate holds: present this Edge and what it holds."""
         self._peer = peer
-        Deferred.fromCoroutine(self._enrol(peer)).addErrback(
-            lambda failure: _log.failure("edge.control.enrolment_failed", failure)
-        )
+        Deferred.fromCoroutine(self._enrol(peer)).addErrback(partial(close_for, peer))
 
     def asked(self, message: Message) -> Deferred[Message]:
         """Take a newer projection."""
         if not self._accepted or not isinstance(message, control_pb2.PrincipalProjectionApplyRequest):
             raise UnexpectedMessage("a Control Plane may not ask this now")
         outcome = self._link.projections.offer(message.projection, message.receipt)
-        answer: Deferred[Message] = Deferred()
-        answer.callback(control_pb2.PrincipalProjectionApplyResponse(outcome=outcome))
-        return answer
+        return succeed(control_pb2.PrincipalProjectionApplyResponse(outcome=outcome))
 
     def notified(self, message: Message) -> None:
         """A Control Plane has nothing to tell without asking."""
@@ -158,13 +156,8 @@ class ControlConnection:
         _log.warn("edge.control.disconnected", reason=reason.code, detail=reason.message)
 
     async def _enrol(self, peer: IPeer) -> None:
-        try:
-            outcome = await self._hello(peer)
-            await self._give_word(peer, outcome)
-        except IopError as error:
-            # whatever it was, this connection is of no use; closing a closed one does nothing
-            peer.close(error)
-            return
+        outcome = await self._hello(peer)
+        await self._give_word(peer, outcome)
         self._link.opened(peer)
         _log.info("edge.control.ready", generation=outcome.generation)
 

@@ -5,14 +5,13 @@ The rules are :class:`iop.core.session.Session`'s; this module gives it bytes, t
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, cast
-from typing import Protocol as Shape
+from typing import TYPE_CHECKING, Final
 
-from google.protobuf.message import Message
 from twisted.internet.defer import Deferred, fail, maybeDeferred
-from twisted.internet.interfaces import IAddress, IDelayedCall, IHandshakeListener, IPushProducer, ITransport
+from twisted.internet.interfaces import IHandshakeListener, IPushProducer
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -21,11 +20,20 @@ from zope.interface import implementer
 from iop.core.session import Session
 from iop.core.session_table import State
 from iop.errors import IopError, PeerDisconnected, PeerNotReading, ProtocolViolation
-from iop.interfaces import IClock, IPeer, IPeerApplication
+from iop.interfaces import IPeer
+from iop.net.deadline import Deadline
 from iop.net.tls import why_lost
-from iop.units import RUN_WINDOW, Identity
-from iop.wire.dialect import Dialect
+from iop.units import RUN_WINDOW
 from iop.wire.framing import FrameDecoder, encode_frame
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+    from twisted.internet.interfaces import IAddress, ITransport
+
+    from iop.interfaces import IClock, IPeerApplication
+    from iop.net.transport import ITlsTransport
+    from iop.units import Identity
+    from iop.wire.dialect import Dialect
 
 #: Bytes kept for a peer that does not read: the whole windows of 256 runs. One frame more closes the connection.
 UNREAD_LIMIT: Final = 256 * RUN_WINDOW
@@ -33,38 +41,6 @@ UNREAD_LIMIT: Final = 256 * RUN_WINDOW
 FLUSH_SECONDS: Final = 2.0
 
 log = Logger()
-
-
-class TlsConnection(Shape):
-    """The OpenSSL connection of a transport, as far as a peer needs it."""
-
-    def export_keying_material(self, label: bytes, olen: int, context: bytes | None = None) -> bytes:
-        """RFC 5705 keying material."""
-
-
-class PeerTransport(Shape):
-    """A TLS transport, as far as a peer needs it."""
-
-    def write(self, data: bytes) -> None:
-        """Send, buffering without bound."""
-
-    def loseConnection(self) -> None:
-        """Close once everything is sent."""
-
-    def abortConnection(self) -> None:
-        """Close now."""
-
-    def registerProducer(self, producer: object, streaming: bool) -> None:
-        """Have ``producer`` paused and resumed as the buffer fills and empties."""
-
-    def unregisterProducer(self) -> None:
-        """Undo it; closing waits for it."""
-
-    def getHandle(self) -> TlsConnection:
-        """The OpenSSL connection."""
-
-    def getPeer(self) -> IAddress:
-        """Where the peer is."""
 
 
 @implementer(IPeer, IHandshakeListener, IPushProducer)
@@ -80,6 +56,7 @@ class PeerProtocol(Protocol):
     """
 
     identity: Identity
+    transport: ITlsTransport
 
     def __init__(
         self,
@@ -96,19 +73,19 @@ class PeerProtocol(Protocol):
         self._application: IPeerApplication | None = None
         self._clock = clock
         self._identify = identify
-        self._timer: IDelayedCall | None = None
-        self._timer_due = 0.0
+        self._deadline = Deadline(clock, self._expired)
         self._paused = False
+        #: Frames that the transport was not given because it is full, and their bytes.
+        self._unwritten: deque[bytes] = deque()
         self._unread = 0
 
     # -- IProtocol, IHandshakeListener --------------------------------------------------------------------------------
 
     def connectionMade(self) -> None:
         """The deadline of handshake and hello runs from here (W7)."""
-        self._transport = cast(PeerTransport, self.transport)
         self._session = Session(self._dialect, initiator=self._initiator, outlet=self, now=self._clock.boot)
         self._decoder = FrameDecoder(self._session.frame_limit)
-        self._transport.registerProducer(self, True)
+        self.transport.registerProducer(self, True)
         self._arm()
 
     def handshakeCompleted(self) -> None:
@@ -132,20 +109,22 @@ class PeerProtocol(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """The transport is gone."""
         self.connected = 0
-        tls_reason = why_lost(cast(ITransport, self.transport), reason)
-        self._session.close(tls_reason or PeerDisconnected("the connection ended"))
-        self._disarm()
+        self._session.close(why_lost(self.transport, reason) or PeerDisconnected("the connection ended"))
+        self._deadline.stop()
 
     # -- IPushProducer ------------------------------------------------------------------------------------------------
 
     def pauseProducing(self) -> None:
-        """The transport's buffer is full: count what is written from now on."""
+        """The transport's buffer is full: keep what is sent from now on."""
         self._paused = True
 
     def resumeProducing(self) -> None:
-        """The transport's buffer is empty."""
+        """The transport's buffer is empty: fill it again."""
         self._paused = False
-        self._unread = 0
+        # a write may pause
+        while self._unwritten and not self._paused:
+            self._unread -= len(self._unwritten[0])
+            self.transport.write(self._unwritten.popleft())
 
     def stopProducing(self) -> None:
         """The transport closes; ``connectionLost`` follows."""
@@ -170,7 +149,7 @@ class PeerProtocol(Protocol):
         """See :meth:`iop.interfaces.IPeer.exporter`; :class:`~iop.errors.PeerDisconnected` after the end."""
         if not self.connected:
             raise PeerDisconnected("the connection has ended")
-        return self._transport.getHandle().export_keying_material(label, length)
+        return self.transport.getHandle().export_keying_material(label, length)
 
     def close(self, reason: IopError) -> None:
         """See :meth:`iop.interfaces.IPeer.close`."""
@@ -185,18 +164,19 @@ class PeerProtocol(Protocol):
     def send(self, payload: bytes) -> None:
         """Write a frame, unless the peer reads so little that it would be kept without bound."""
         frame = encode_frame(payload)
-        if self._paused:
+        if not self._paused:
+            self.transport.write(frame)
+        elif self._unread + len(frame) > UNREAD_LIMIT:
+            self.close(PeerNotReading(f"the peer leaves more than {UNREAD_LIMIT} bytes unread"))
+        else:
             self._unread += len(frame)
-            if self._unread > UNREAD_LIMIT:
-                self.close(PeerNotReading(f"the peer leaves more than {UNREAD_LIMIT} bytes unread"))
-                return
-        self._transport.write(frame)
+            self._unwritten.append(frame)
 
     def asked(self, request: int, message: Message) -> None:
         """Have the application answer."""
         answer = maybeDeferred(self._present().asked, message)
         answer.addCallback(partial(self._reply, request))
-        answer.addErrback(self._not_answered)
+        answer.addErrback(partial(close_for, self))
 
     def notified(self, message: Message) -> None:
         """Hand a notification on."""
@@ -204,19 +184,21 @@ class PeerProtocol(Protocol):
 
     def closed(self, reason: IopError, flush: bool) -> None:
         """Close the transport and tell the application. The peer is not told why, the log is (W13)."""
-        self._disarm()
+        self._deadline.stop()
         if self.connected:
             # A transport with a producer waits for it before it closes.
-            self._transport.unregisterProducer()
+            self.transport.unregisterProducer()
             if flush:
-                self._transport.loseConnection()
-                self._timer = self._clock.call_later(FLUSH_SECONDS, self._transport.abortConnection)
+                self.transport.writeSequence(self._unwritten)
+                self.transport.loseConnection()
+                self._deadline.set(self._clock.boot() + FLUSH_SECONDS)
             else:
-                self._transport.abortConnection()
+                self.transport.abortConnection()
+        self._unwritten.clear()
         log.info(
             "net.peer.ended",
             peer=self.identity.uri() if self._application else None,
-            address=getattr(self._transport.getPeer(), "host", None),
+            address=getattr(self.transport.getPeer(), "host", None),
             code=reason.code,
             reason=reason.message,
         )
@@ -227,7 +209,7 @@ class PeerProtocol(Protocol):
 
     def _meet(self) -> None:
         if self._session.state is State.CONNECTING:
-            self.identity = self._identify(cast(ITransport, self.transport))
+            self.identity = self._identify(self.transport)
             self._application = self._make_application()
         self._session.tls_up()
         if self._session.state is State.HELLO_DUE:
@@ -246,37 +228,22 @@ class PeerProtocol(Protocol):
         """Call the application; whatever it raises ends this connection and nothing else."""
         try:
             call(*args)
-        except IopError as reason:
-            self.close(reason)
         except Exception:  # noqa: BLE001 - any fault of an application stays with its connection
-            log.failure("net.peer.broke")
-            self.close(_internal())
-
-    def _not_answered(self, failure: Failure) -> None:
-        if isinstance(failure.value, IopError):
-            self.close(failure.value)
-        else:
-            log.failure("net.peer.broke", failure)
-            self.close(_internal())
+            close_for(self, Failure())
 
     def _arm(self) -> None:
-        """Have the session called when it is due. A timer that is early stays: it finds nothing due and arms again."""
+        """Have the session called when it is due."""
         due = self._session.next_wakeup()
-        if due is None or (self._timer is not None and self._timer_due <= due):
-            return
-        self._disarm()
-        self._timer_due = due
-        self._timer = self._clock.call_later(max(0.0, due - self._clock.boot()), self._wake)
+        if due is not None:
+            self._deadline.set(due)
 
-    def _wake(self) -> None:
-        self._timer = None
-        self._session.tick()
-        self._arm()
-
-    def _disarm(self) -> None:
-        if self._timer is not None and self._timer.active():
-            self._timer.cancel()
-        self._timer = None
+    def _expired(self) -> None:
+        if self._session.state is State.CLOSED:
+            # its last words did not leave in time
+            self.transport.abortConnection()
+        else:
+            self._session.tick()
+            self._arm()
 
 
 class PeerFactory(Factory):
@@ -314,5 +281,14 @@ def _settle(answer: Deferred[Message], outcome: Message | IopError) -> None:
         answer.callback(outcome)
 
 
-def _internal() -> IopError:
-    return IopError("an internal error ended the connection")
+def close_for(peer: IPeer, failure: Failure) -> None:
+    """End a connection because of what failed on it: with that reason, or as internal once it was logged.
+
+    An errback for whatever a role does with a connection: one on which a step broke off is of no use, and would stay
+    up, kept alive, for ever.
+    """
+    if isinstance(failure.value, IopError):
+        peer.close(failure.value)
+    else:
+        log.failure("net.peer.broke", failure)
+        peer.close(IopError("an internal error ended the connection"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Final, Protocol
 
 from google.protobuf.message import Message
@@ -15,6 +16,7 @@ from iop.crypto import possession
 from iop.crypto.node_keys import NodeKey, NodeKeys
 from iop.errors import HelloRefused, IdentityRefused, IopError, MalformedFrame, UnexpectedMessage
 from iop.interfaces import IClock, IPeer, IPeerApplication
+from iop.net.peer import close_for
 from iop.node.leases import Leases
 from iop.node.runs import Runs
 from iop.node.targets import Target, served
@@ -145,17 +147,8 @@ class EdgeConnection:
     # -- registration -------------------------------------------------------------------------------------------------
 
     def _run(self, steps: Coroutine[Deferred[Message], Message, None]) -> None:
-        """Take steps; whatever goes wrong in them makes this connection useless."""
-        Deferred.fromCoroutine(self._closing(steps)).addErrback(
-            lambda failure: log.failure("node.edge.registration_broke", failure)
-        )
-
-    async def _closing(self, steps: Coroutine[Deferred[Message], Message, None]) -> None:
-        try:
-            await steps
-        except IopError as error:
-            # closing a closed connection does nothing
-            self._peer.close(error)
+        """Take steps; whatever goes wrong in them ends this connection."""
+        Deferred.fromCoroutine(steps).addErrback(partial(close_for, self._peer))
 
     async def _register(self) -> None:
         peer, link = self._peer, self._link

@@ -74,13 +74,13 @@ class MemoryTransport:
         """Buffer all of ``data``."""
         self.write(b"".join(data))
 
-    def take(self) -> bytes:
-        """Everything that may arrive now."""
+    def take(self, most: int | None = None) -> bytes:
+        """What may arrive now: everything, or ``most`` bytes of it. An empty buffer resumes its producer."""
         if self.held:
             return b""
-        data = bytes(self.outgoing)
-        self.outgoing.clear()
-        if self._producer is not None and self._paused:
+        data = bytes(self.outgoing[:most])
+        del self.outgoing[:most]
+        if self._producer is not None and self._paused and not self.outgoing:
             self._paused = False
             self._producer.resumeProducing()
         return data
