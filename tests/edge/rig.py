@@ -340,10 +340,11 @@ class Rig:
 
     :param directory: its state folder.
     :param nodes: the catalogue.
+    :param request_seconds: how long a request may take until a Node has its run.
     """
 
-    def __init__(self, directory: Path, nodes: Sequence[NodeTable] = (), clock: FakeClock | None = None) -> None:
-        self.clock = clock or FakeClock()
+    def __init__(self, directory: Path, nodes: Sequence[NodeTable] = (), *, request_seconds: float = 30.0) -> None:
+        self.clock = FakeClock()
         self.settled = 0
         self.projections = Projections(
             directory,
@@ -365,7 +366,7 @@ class Rig:
         self.pool = Pool(self.clock, 256)
         self.nodes = Nodes(EDGE, DOMAIN, {node.name: node for node in nodes}, self.pool, self.clock)
         self.attempts = Attempts(
-            self.link, self.pool, self.nodes, self.leases, self.clock, request_seconds=30.0, queue_seconds=30.0
+            self.link, self.pool, self.nodes, self.leases, self.clock, request_seconds, queue_seconds=30.0
         )
         self.api = Api(self.link, self.attempts, self.clock, 1024 * 1024)
         self.control_plane = FakeControlPlane(self.clock, FIRST)

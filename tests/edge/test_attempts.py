@@ -56,7 +56,11 @@ class AttemptsTests(SynchronousTestCase):
     """Steps 2 to 7 of one request."""
 
     def setUp(self) -> None:
-        self.rig = Rig(Path(self.mktemp()), [node_table("node-1"), node_table("node-2")])
+        self.begin(Rig(Path(self.mktemp()), [node_table("node-1"), node_table("node-2")]))
+
+    def begin(self, rig: Rig) -> None:
+        """Connect ``rig`` to its Control Plane and its first Node."""
+        self.rig = rig
         self.rig.dial()
         self.control_plane = self.rig.control_plane
         self.node = self.rig.node("node-1")
@@ -423,7 +427,7 @@ class AttemptsTests(SynchronousTestCase):
 
     def test_late_lease_starts_nothing(self) -> None:
         """The deadline also holds for a lease that comes after it."""
-        self.rig.attempts._request_seconds = 2.0
+        self.begin(Rig(Path(self.mktemp()), [node_table("node-1")], request_seconds=2.0))
         answer, dispatched = self.pending_lease()
         self.rig.advance(3.0)
         self.arrive(answer)
@@ -432,13 +436,8 @@ class AttemptsTests(SynchronousTestCase):
 
     def test_any_model_of_the_provider(self) -> None:
         """A provider with a closed list of models serves only these."""
-        self.setUpCatalogue("gpt-small")
-        self.dispatch()
-        self.assertEqual(len(self.runs_of(self.node)), 1)
-        self.setUpCatalogue("gpt-other")
-        self.failureResultOf(self.dispatch(), NoNode)
-
-    def setUpCatalogue(self, model: str) -> None:
-        self.rig = Rig(Path(self.mktemp()), [node_table("node-1", provider(models=(model,)))])
-        self.rig.dial()
-        self.node = self.rig.node("node-1")
+        for model, runs in (("gpt-small", 1), ("gpt-other", 0)):
+            self.begin(Rig(Path(self.mktemp()), [node_table("node-1", provider(models=(model,)))]))
+            dispatched = self.dispatch()
+            self.assertEqual(len(self.runs_of(self.node)), runs)
+        self.failureResultOf(dispatched, NoNode)

@@ -180,7 +180,7 @@ class StolenEdgeTests(TestCase):
         self.addCleanup(control_plane.drain)
         await control_plane.prepare()
         self.control_port = int((await control_plane.listen())["edge_wire"].rpartition(":")[2])
-        self.control = await self._dial("edge1", self.edge_files)
+        self.control = await self._dial(self.edge_files)
         hello = await self._enrol(self.control, "edge1")
         self.projection, self.receipt = hello.projection, hello.receipt
         await self._start_node()
@@ -253,23 +253,21 @@ class StolenEdgeTests(TestCase):
         heard = [message for played in self.node_side for message in played.heard]
         return [message for message in heard if isinstance(message, runtime_pb2.NodeKeyOfferRequest)]
 
-    async def _dial(self, name: str, files: TlsFiles) -> Played:
+    async def _dial(self, files: TlsFiles) -> Played:
         played = Played(acknowledge)
         factory = self._factory(CONTROL, lambda: played)
         creator = mutual_client(
             files, trust_domain=TRUST_DOMAIN, role=Role.CONTROL_PLANE, name="cp1", server_name="localhost"
         )
-        protocol = await wrapClientTLS(creator, TCP4ClientEndpoint(reactor, "127.0.0.1", self.control_port)).connect(
-            factory
-        )
+        await wrapClientTLS(creator, TCP4ClientEndpoint(reactor, "127.0.0.1", self.control_port)).connect(factory)
         await played.up
-        self.addCleanup(self._end, played, protocol)
+        self.addCleanup(self._end, played)
         return played
 
     def _factory(self, dialect: Dialect, application: Callable[[], IPeerApplication]) -> Factory:
         return PeerFactory(dialect, initiator=True, application=application, clock=self.clock, identify=peer_identity)
 
-    async def _end(self, played: Played, protocol: object) -> None:
+    async def _end(self, played: Played) -> None:
         if not played.down.called:
             played.peer.drain()
             await played.down
@@ -387,7 +385,7 @@ class StolenEdgeTests(TestCase):
     async def test_with_an_invented_receipt(self) -> None:
         """A claim that this deployment's issuer never signed refuses the claimant and stops nobody."""
         await self._begin()
-        edge2 = await self._dial("edge2", self.pki.issue(Role.EDGE, "edge2"))
+        edge2 = await self._dial(self.pki.issue(Role.EDGE, "edge2"))
         invented = sign_receipt(
             Issuer.create(self.folder / "invented.json"), DEPLOYMENT, "edge2", generation=10**6, digest=bytes(32)
         )
@@ -402,8 +400,7 @@ class StolenEdgeTests(TestCase):
             await edge2.peer.request(hello, SECONDS)
         self.assertEqual(refused.exception.reason, "receipt_refused")
         self.assertTrue((await self._ask()).HasField("lease"))
-        again = await self._dial("edge2", self.pki.issue(Role.EDGE, "edge3"))
-        await self._enrol(again, "edge3")
+        await self._enrol(await self._dial(self.pki.issue(Role.EDGE, "edge3")), "edge3")
 
     async def test_against_the_node_with_a_recorded_lease(self) -> None:
         """P14, N3: a Node that is given a recorded lease's box as its possession challenge opens nothing for it."""

@@ -15,7 +15,7 @@ from iop.core.headers import CREDENTIALS, HOP_BY_HOP, REQUEST_HEADERS
 from iop.core.profiles import PROFILES
 from iop.core.runs import FAILURE_CODES
 from iop.crypto.issuer import Issuer, PinnedIssuers
-from iop.crypto.lease import LeaseStatement, seal_lease
+from iop.crypto.lease import LeaseStatement, OpenedLease, seal_lease
 from iop.crypto.node_keys import NodeKeys
 from iop.errors import (
     FlowViolation,
@@ -30,7 +30,7 @@ from iop.errors import (
 from iop.net.upstream import IUpstream, IUpstreamCall, IUpstreamReceiver
 from iop.node.leases import Leases
 from iop.node.redact import MARK
-from iop.node.runs import FAILURE_MESSAGES, Run, Runs
+from iop.node.runs import FAILURE_MESSAGES, Runs
 from iop.node.targets import Provider, Target
 from iop.records import BINDING_FIELDS, Binding
 from iop.secret import Secret
@@ -64,6 +64,16 @@ class NodeCase(SynchronousTestCase):
         self.clock = FakeClock()
         self.issuer = Issuer(Secret(bytes(range(32))))
         self.upstream = FakeUpstream()
+        #: The secrets of the leases that were opened.
+        self.secrets: list[Secret] = []
+        opened = Leases.open
+
+        def watched(leases: Leases, request: runtime_pb2.RunRequest, provider: Provider, edge: str) -> OpenedLease:
+            lease = opened(leases, request, provider, edge)
+            self.secrets.append(lease.secret)
+            return lease
+
+        self.patch(Leases, "open", watched)
         self.restart()
 
     def restart(self) -> None:
@@ -127,9 +137,9 @@ class NodeCase(SynchronousTestCase):
         self.assertEqual(self.peer.take(), [])
         return self.upstream.calls[-1]
 
-    def held_secrets(self) -> list[bytes]:
-        """The secrets that open runs hold."""
-        return [bytes(run._secret.reveal()) for run in self.runs._open.values()]
+    def held(self) -> list[bytes]:
+        """What is left of the secrets that were opened."""
+        return [bytes(secret.reveal()) for secret in self.secrets]
 
     def sent_bodies(self) -> bytes:
         return b"".join(message.data for message in self.peer.sent if isinstance(message, runtime_pb2.RunBody))
@@ -582,20 +592,22 @@ class SecretLifeTests(NodeCase):
         self.assertEqual(bytes(value), b"")
 
     def test_until_a_2xx_head(self) -> None:
+        """R9: an answer that is not searched needs no secret."""
         call = self.begin()
-        self.assertEqual(self.held_secrets(), [CANARY])
+        self.assertEqual(self.held(), [CANARY])
         call.receiver.head(200, [])
-        self.assertEqual(self.held_secrets(), [b""])
+        self.assertEqual(self.held(), [b""])
 
     def test_until_the_end_of_an_error(self) -> None:
+        """R9: an answer that is searched needs it to its end."""
         call = self.begin()
         call.receiver.head(500, [])
-        self.assertEqual(self.held_secrets(), [CANARY])
-        (run,) = self.runs._open.values()
+        self.assertEqual(self.held(), [CANARY])
         call.receiver.finished()
-        self.assert_disposed(run)
+        self.assertEqual((self.held(), len(self.runs)), ([b""], 0))
 
     def test_whatever_ends_the_run(self) -> None:
+        """P25: no end of a run leaves its secret behind."""
         ends: list[Callable[[FakeCall, int], object]] = [
             lambda call, run: call.receiver.failed(UpstreamBroke("ended", started=True)),
             lambda call, run: call.receiver.head(302, []),
@@ -605,13 +617,15 @@ class SecretLifeTests(NodeCase):
         ]
         for number, end in enumerate(ends, 1):
             call = self.begin(self.request(number))
-            (run,) = self.runs._open.values()
+            self.assertEqual(self.held()[-1], CANARY)
             end(call, number)
-            self.assert_disposed(run)
+            self.assertEqual((self.held(), len(self.runs)), ([b""] * number, 0))
             self.peer.take()
 
-    def assert_disposed(self, run: Run) -> None:
-        self.assertEqual((len(run._secret), len(self.runs)), (0, 0))
+    def test_secrets_that_cannot_be_sent(self) -> None:
+        """P25: nor does a run that is refused after its lease was opened."""
+        self.assert_refused(self.request(secret=CANARY + b"\n"), "lease_refused")
+        self.assertEqual(self.held(), [b""])
 
 
 class EndTests(NodeCase):
