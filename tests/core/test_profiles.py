@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from iop.core.headers import HOP_BY_HOP, REQUEST_HEADERS
 from iop.core.profiles import PROFILES, check_secret, credential_header
 from iop.errors import BadCredential
 from iop.secret import Secret
@@ -60,6 +61,18 @@ class TableTests(SynchronousTestCase):
         """P18: neither header nor scheme can smuggle a line end."""
         for header, scheme in [("", ""), ("Api-Key", ""), ("a\r\nb", ""), ("a b", ""), ("x", "Bearer\n"), ("x", "A B")]:
             self.assertRaises(ValueError, PROFILES["openai-compatible"].placed, header, scheme)
+
+    def test_placement_takes_no_header_from_the_request(self) -> None:
+        """P17, P18: a credential cannot stand in a header that delimits, addresses or describes the request."""
+        for header in (*HOP_BY_HOP, *REQUEST_HEADERS, "accept-encoding"):
+            self.assertRaises(ValueError, PROFILES["openai-compatible"].placed, header, "")
+
+    def test_placement_is_bounded(self) -> None:
+        """64 characters of each pass, 65 do not."""
+        profile = PROFILES["openai-compatible"]
+        self.assertEqual(len(profile.placed("x" * 64, "S" * 64).header), 64)
+        self.assertRaises(ValueError, profile.placed, "x" * 65, "")
+        self.assertRaises(ValueError, profile.placed, "x", "S" * 65)
 
 
 class CredentialTests(SynchronousTestCase):

@@ -100,6 +100,7 @@ class ConfigTests(SynchronousTestCase):
         self.assertIn("fixes its header", self.refused(GOOD + 'header = "x-key"\n'))
         for header in ("X-Key", "", "a b", "a\\r\\nb"):
             self.assertIn("[targets] lab: header must", self.refused(lab + f'header = "{header}"\n'))
+        self.assertIn("header must not be host", self.refused(lab + 'header = "host"\n'))
 
     def test_a_target_is_needed(self) -> None:
         self.assertIn("targets", self.refused(GOOD[: GOOD.index("[targets")] + "[targets]\n"))

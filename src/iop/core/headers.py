@@ -59,6 +59,13 @@ REQUEST_HEADERS: Final = frozenset(
         "user-agent",
     }
 )
+#: What a Node says itself in every request: an encoded error body could not be searched for the secret (R9).
+NODES_OWN: Final = ("accept-encoding", "identity")
+
+
+def is_header_name(name: str) -> bool:
+    """Whether ``name`` is a lower-case HTTP token."""
+    return _NAME.match(name) is not None
 
 
 def header_fault(fields: Iterable[tuple[str, str]]) -> str | None:
@@ -68,7 +75,7 @@ def header_fault(fields: Iterable[tuple[str, str]]) -> str | None:
         size += len(name) + len(value)
         if count > HEADER_FIELDS_LIMIT or size > HEADER_BYTES_LIMIT:
             return "there are too many header fields, or they are too large"
-        if not _NAME.match(name):
+        if not is_header_name(name):
             return "a header name is not a lower-case token"
         if not _VALUE.match(value):
             return f"the value of header {name[:64]} holds control or non-Latin-1 characters"

@@ -12,13 +12,17 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
+from iop.core.headers import HOP_BY_HOP, NODES_OWN, REQUEST_HEADERS, is_header_name
 from iop.errors import BadCredential
 from iop.secret import Secret
 
-_TOKEN: Final = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,64}\Z")
-_SCHEME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{0,64}\Z")
+#: Characters of a header's name or a credential's scheme that a target may ask for.
+_LIMIT: Final = 64
+_SCHEME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]*\Z")
 #: Everything a credential may consist of: printable ASCII. No CR, LF, NUL or other control byte reaches a header (P18).
 _PRINTABLE: Final = re.compile(rb"[\x20-\x7e]*\Z")
+#: Headers that cannot hold a credential: a request would say two things in one, or not be a request any more.
+_TAKEN: Final = HOP_BY_HOP | REQUEST_HEADERS | {NODES_OWN[0]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +50,15 @@ class Profile:
     def placed(self, header: str, scheme: str) -> Profile:
         """This profile with the credential in another header, as a Node's target may ask for.
 
-        :raises ValueError: if the profile is fixed, or header or scheme are not HTTP tokens.
+        :raises ValueError: if the profile is fixed, header or scheme are not HTTP tokens, or the header is one that
+            says something else already.
         """
         if not self.adjustable:
             raise ValueError(f"profile {self.name} fixes its header and scheme")
-        if not _TOKEN.match(header) or not _SCHEME.match(scheme):
+        if not is_header_name(header) or not _SCHEME.match(scheme) or max(len(header), len(scheme)) > _LIMIT:
             raise ValueError("header must be a lower-case HTTP token, scheme an HTTP token or empty")
+        if header in _TAKEN:
+            raise ValueError(f"header must not be {header}, which every request has for another purpose")
         return replace(self, header=header, scheme=scheme)
 
 

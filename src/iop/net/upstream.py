@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint, wrapClientTLS
 from zope.interface import Interface, implementer
 
-from iop.core.headers import HOP_BY_HOP
+from iop.core.headers import HOP_BY_HOP, is_header_name
 from iop.errors import BadConfig, BadHttp, UpstreamFailed
 from iop.net.target import Target, is_path, parse_target
 from iop.net.upstream_call import IUpstreamCall, IUpstreamReceiver, UpstreamCall, UpstreamConnection
@@ -36,7 +36,6 @@ __all__ = [
 ]
 
 _METHODS: Final = frozenset({"GET", "POST"})
-_NAME: Final = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
 #: Printable ASCII and obs-text, as Latin-1.
 _VALUE: Final = re.compile(rb"[\x20-\x7e\xa0-\xff]*")
 
@@ -193,7 +192,7 @@ def _request_head(
             octets = value.encode("latin-1") if isinstance(value, str) else value
         except UnicodeEncodeError:
             raise BadHttp(400, "a header field is not Latin-1") from None
-        if _NAME.fullmatch(name) is None or name in HOP_BY_HOP or _VALUE.fullmatch(octets) is None:
+        if not is_header_name(name) or name in HOP_BY_HOP or _VALUE.fullmatch(octets) is None:
             raise BadHttp(400, "a header field may not be sent upstream")
         head += name.encode("ascii") + b": " + octets + b"\r\n"
     if body_length or method == "POST":

@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from iop.core.headers import REQUEST_HEADERS, header_fault
+from iop.core.headers import NODES_OWN, REQUEST_HEADERS, header_fault
 from iop.core.profiles import Profile, credential_header
 from iop.core.runs import NodePhase, NodeRun, Verdict
 from iop.errors import (
@@ -338,8 +338,7 @@ def _upstream_headers(request: runtime_pb2.RunRequest, profile: Profile) -> list
         or profile.header in sent
     ):
         return None
-    # an encoded error body could not be searched for the secret (R9)
-    return [*{**dict(profile.default_headers), **sent, "accept-encoding": "identity"}.items()]
+    return [*{**dict(profile.default_headers), **sent}.items(), NODES_OWN]
 
 
 def _is_encoded(headers: Sequence[tuple[str, str]]) -> bool:
