@@ -90,6 +90,16 @@ class AuthenticationTests(ApiCase):
                 self.assertIn(document["code"], ("token_required", "token_refused"))
                 self.assertTrue(response.headers.hasHeader(b"www-authenticate"))
 
+    def test_a_token_ends(self) -> None:
+        """K10: until just before it expires, and told then as one that nobody has."""
+        token = mint(TokenKind.MANAGE, expires_ms=self.world.clock.wall_ms() + 1000)
+        result_of(self.world.store.principals.create("carol", [token.record], "host:test"))
+        text = bytes(token.text.reveal()).decode()
+        self.world.clock.advance(0.999)
+        self.assertEqual(self.call("GET", "/v1/whoami", token=text)[0].code, 200)
+        self.world.clock.advance(0.001)
+        self.refused(401, "token_refused", "GET", "/v1/whoami", token=text)
+
     def test_a_use_token_manages_nothing(self) -> None:
         """P20: an Edge sees ``use`` tokens, so they open nothing here; the refusal is audited."""
         self.refused(403, "wrong_token_kind", "GET", "/v1/slots", token=self.world.token_text("ann", TokenKind.USE))

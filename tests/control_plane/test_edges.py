@@ -7,12 +7,13 @@ from typing import Any
 from google.protobuf.message import Message
 from twisted.internet.defer import Deferred, fail
 
+from iop.control_plane.edges import UNACKNOWLEDGED_LIMIT
 from iop.control_plane.mutations import Mutations
 from iop.core.projection import projection_digest
 from iop.crypto.issuer import Issuer
 from iop.crypto.receipt import sign_receipt
 from iop.errors import HelloRefused, NotConfirmed, StoreBusy, StoreUnavailable
-from iop.records import Barrier, Committed, TokenKind
+from iop.records import Barrier, Committed, ProjectionSnapshot, TokenKind
 from iop.wire import control_pb2
 from iop.wire.convert import projection_from_wire
 from tests.control_plane.world import CANARY, DEPLOYMENT, PlayedEdge, WorldCase, applied, hello, result_of
@@ -72,6 +73,34 @@ class EnrolmentTests(WorldCase):
         self.assertEqual(self.refused(hello("edge1")), "already_connected")
         self.assertIsNone(first.edge.lost_for)
         self.assertEqual(result_of(first.ask(self.question())).WhichOneof("result"), "lease")
+
+    def test_its_row_stands_before_its_projection_is_read(self) -> None:
+        """E10: a barrier that runs between the two knows of this session."""
+        snapshot, rows = self.world.store.projections.snapshot, []
+
+        def read(edge: str) -> Deferred[ProjectionSnapshot]:
+            rows.append(result_of(self.world.store.edge_sessions.since(0)))
+            return snapshot(edge)
+
+        self.patch(self.world.store.projections, "snapshot", read)
+        self.world.enrolled()
+        self.assertEqual([[row.edge for row in found] for found in rows], [["edge1"]])
+
+    def test_a_connection_that_ends_while_its_row_is_written(self) -> None:
+        """E10: the row that nobody else knows of is ended with it."""
+        opened, turn = self.world.store.edge_sessions.open, Deferred[None]()
+        self.patch(
+            self.world.store.edge_sessions,
+            "open",
+            lambda edge, now_ms: turn.addCallback(lambda _: opened(edge, now_ms)),
+        )
+        connection = self.world.connect()
+        connection.ask(hello("edge1")).addErrback(lambda _: None)
+        connection.pair.cut()
+        turn.callback(None)
+        (row,) = result_of(self.world.store.edge_sessions.since(0))
+        self.assertNotEqual(row.ended_ms, 0)
+        self.world.enrolled()
 
     def test_it_may_come_back(self) -> None:
         """E3: once the first connection is gone, the name is free."""
@@ -173,6 +202,19 @@ class RefreshTests(WorldCase):
         self.assertEqual(outcome.effective_ms, began + 65_000)
         self.assertIsNotNone(connection.edge.lost_for)
         self.assertEqual(self.world.plane.edges.names(), [])
+
+    def test_unacknowledged_projections_are_bounded(self) -> None:
+        """An Edge that is slow is sent so many at most; the newest comes when it has taken one."""
+        connection, _ = self.world.enrolled(edge=PlayedEdge(acknowledges=False))
+        for number in range(UNACKNOWLEDGED_LIMIT + 5):
+            self.mutate(f"p{number}").addErrback(lambda _: None)
+        received = connection.edge.received
+        self.assertEqual(len(received), UNACKNOWLEDGED_LIMIT)
+        word = applied(received[0].projection)  # type: ignore[attr-defined]
+        connection.edge.held[0].callback(control_pb2.PrincipalProjectionApplyResponse(outcome=word))
+        self.world.pass_time(0.1)
+        self.assertEqual(len(received), UNACKNOWLEDGED_LIMIT + 1)
+        self.assertEqual(received[-1].projection.generation, self.generation())  # type: ignore[attr-defined]
 
     def test_a_refusal_ends_the_session(self) -> None:
         """E7: what an Edge refused is not sent again; its session ends."""

@@ -61,6 +61,10 @@ class ControlPlaneCase(TestCase):
     def build(self) -> ControlPlane:
         return ControlPlane(load(self.folder / "control-plane.toml"), ReactorClock(reactor), reactor)
 
+    def execute(self, statement: str) -> list[tuple[object, ...]]:
+        with closing(schema.connect(self.database)) as connection:
+            return connection.execute(statement).fetchall()
+
     def assert_let_go(self) -> None:
         """Nobody holds the lock, and no thread of a store is left."""
         self.assertFalse(is_held(self.database))
@@ -129,6 +133,17 @@ class FailedStartTests(ControlPlaneCase):
             socket.create_server(("127.0.0.1", free_port)).close()
 
 
+class StartTests(ControlPlaneCase):
+    async def test_connections_of_a_process_that_was_killed_have_ended(self) -> None:
+        """E10: rows that nobody ended hold up no barrier of the next process."""
+        self.execute("INSERT INTO edge_sessions VALUES ('s', 'edge-1', 1, 1, 0, 1, 0)")
+        role = self.build()
+        self.addCleanup(role.drain)
+        await role.prepare()
+        [(ended_ms,)] = self.execute("SELECT ended_ms FROM edge_sessions")
+        self.assertNotEqual(ended_ms, 0)
+
+
 class DrainTests(ControlPlaneCase):
     async def test_what_was_begun_is_answered(self) -> None:
         """A mutation whose barrier waits when the drain begins is answered, and only then the store closes."""
@@ -155,7 +170,3 @@ class DrainTests(ControlPlaneCase):
         self.assertEqual((made["name"], made["edges"]), ("work", {"acknowledged": 1, "cut_off": 0, "unconfirmed": 0}))
         await drained
         self.assert_let_go()
-
-    def execute(self, statement: str) -> list[tuple[object, ...]]:
-        with closing(schema.connect(self.database)) as connection:
-            return connection.execute(statement).fetchall()

@@ -283,21 +283,32 @@ class EdgeLink:
         return answer
 
     async def _push(self, generation: int, wait: bool = True) -> None:
-        publication = await self._edges.publisher.newest(self._edge, at_least=generation)
+        # Read only when it can be sent: whoever waited finds that a newer one went out, and sends nothing.
         await self._sending.acquire()
-        if self._peer is None or self._ended or publication.generation <= self._sent:
-            self._sending.release()
+        asked = None
+        try:
+            asked = await self._send_newer(generation)
+        finally:
+            if asked is None:
+                self._sending.release()
+        if asked is None:
             return
-        self._note(publication)
-        asked = self._peer.request(
-            control_pb2.PrincipalProjectionApplyRequest(projection=publication.projection, receipt=publication.receipt),
-            self._edges.acknowledge_seconds,
-        )
         answered = self._answered(asked)
         if wait:
             await answered
         else:
             self._watch(answered)
+
+    async def _send_newer(self, generation: int) -> Deferred[Message] | None:
+        """Send a projection of ``generation`` or later, unless one was sent; answers what its answer will come to."""
+        publication = await self._edges.publisher.newest(self._edge, at_least=generation)
+        if self._peer is None or self._ended or publication.generation <= self._sent:
+            return None
+        self._note(publication)
+        message = control_pb2.PrincipalProjectionApplyRequest(
+            projection=publication.projection, receipt=publication.receipt
+        )
+        return self._peer.request(message, self._edges.acknowledge_seconds)
 
     async def _answered(self, asked: Deferred[Message]) -> None:
         try:
