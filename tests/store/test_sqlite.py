@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from threading import enumerate as enumerate_threads
+from typing import Any
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
@@ -39,6 +40,15 @@ def the_reactor() -> IReactorFromThreads:
 def does(statement: str, *values: object) -> Callable[[sqlite3.Connection], list[tuple[object, ...]]]:
     """A job of one statement, which answers its rows."""
     return lambda connection: connection.execute(statement, values).fetchall()
+
+
+class NoCommit(sqlite3.Connection):
+    """A connection whose disk fails when it counts."""
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        if sql == "COMMIT":
+            raise sqlite3.OperationalError("disk I/O error")
+        return super().execute(sql, parameters)
 
 
 class SqliteTestCase(TestCase):
@@ -361,6 +371,32 @@ class ThreadTests(SqliteTestCase):
         assert self.execute("SELECT value FROM generation") == [(1,)]
         await thread.run(does("UPDATE generation SET value = 7"))
         assert self.execute("SELECT value FROM generation") == [(7,)]
+
+    async def test_commit_that_fails_leaves_the_outcome_open(self) -> None:
+        """P46: nobody is told that his change holds, or that it does not."""
+        connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, factory=NoCommit)
+        thread = SqliteThread(connection, "BEGIN IMMEDIATE", the_reactor(), "iop-store-test")
+        self.addCleanup(thread.close)
+        go_on = self.held(thread)
+        calls = [thread.run(does("UPDATE generation SET value = 2")) for _ in range(2)]
+        go_on.set()
+        await self.assertFailure(self.occupied, StoreUnavailable)
+        for call in calls:
+            refused = await self.assertFailure(call, StoreUnavailable)
+            assert "whether the change holds is unknown" in str(refused)
+
+    async def test_time_of_a_mutation_is_taken_when_it_is_made(self) -> None:
+        """P41: under the write lock, so every lease of an older generation was read before it."""
+        thread = self.thread()
+        reader = SqliteThread(schema.connect(self.path), "BEGIN", the_reactor(), "iop-store-test")
+        now_ms = NOW_MS
+        store = SqliteStore(thread, reader, lambda: now_ms)
+        self.addCleanup(store.close)
+        go_on = self.held(thread)
+        made = store.denials.deny("node", "node-1", ACTOR)
+        now_ms += 5
+        go_on.set()
+        assert (await made).committed_ms == NOW_MS + 5
 
     async def test_results_come_after_the_commit(self) -> None:
         """P46: whoever was answered finds his change from any other connection."""
