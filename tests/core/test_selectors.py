@@ -8,6 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from iop.core.selectors import TERM_LIMIT, Selector, parse
 from iop.errors import MalformedInput
+from iop.wire.convert import SELECTOR_LIMIT
 
 parts = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,8}[A-Za-z0-9])?", fullmatch=True)
 
@@ -39,6 +40,10 @@ class SelectorTests(SynchronousTestCase):
         """As many terms as allowed, and one more; the longest part, and one more."""
         self.assertEqual(len(parse(",".join(f"k{number}=v" for number in range(TERM_LIMIT))).terms), TERM_LIMIT)
         self.assertRaises(MalformedInput, parse, ",".join(f"k{number}=v" for number in range(TERM_LIMIT + 1)))
+        eight = ",".join(f"{number:02}{'k' * 59}={'v' * 62}" for number in range(8))
+        longest = f"{eight},a={'b' * (SELECTOR_LIMIT - len(eight) - 3)}"
+        self.assertEqual((len(longest), len(parse(longest).terms)), (SELECTOR_LIMIT, 9))
+        self.assertRaises(MalformedInput, parse, longest + "b")
         self.assertEqual(parse(f"k={'v' * 63}").terms, (("k", "v" * 63),))
         self.assertRaises(MalformedInput, parse, f"k={'v' * 64}")
 

@@ -93,6 +93,13 @@ PROFILES: Final[Mapping[str, Profile]] = MappingProxyType(
 )
 
 
+def profile_name(name: str) -> str:
+    """``name``, if the table has it; :class:`ValueError` with the names that there are otherwise."""
+    if name not in PROFILES:
+        raise ValueError(f"must be one of {', '.join(sorted(PROFILES))}")
+    return name
+
+
 def check_secret(profile: Profile, secret: Secret) -> None:
     """Refuse a secret that this profile could not send (P18).
 

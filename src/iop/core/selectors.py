@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from iop.errors import MalformedInput
+from iop.wire.convert import SELECTOR_LIMIT
 
-#: Longest selector text and most terms in it.
-TEXT_LIMIT: Final = 1024
+#: Most terms in a selector.
 TERM_LIMIT: Final = 16
 _PART: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?\Z")
 
@@ -38,7 +38,7 @@ def parse(text: str) -> Selector:
     """
     if not text:
         return Selector(())
-    if len(text) > TEXT_LIMIT or text.count(",") >= TERM_LIMIT:
+    if len(text) > SELECTOR_LIMIT or text.count(",") >= TERM_LIMIT:
         raise MalformedInput("the selector is too long", hint=f"use at most {TERM_LIMIT} terms")
     terms: dict[str, str] = {}
     for term in text.split(","):

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
+from iop.core.flow import WINDOW_CAP
 from iop.core.pool import Offer
-from iop.core.profiles import PROFILES
+from iop.core.profiles import profile_name
 from iop.core.selectors import is_label_part
 from iop.process.config import (
     ClientEndpoint,
@@ -23,15 +24,10 @@ from iop.process.config import (
 )
 from iop.process.config import load as load_strict
 from iop.units import BODY_PIECE, LEASE_CALL_SECONDS, REQUEST_DEADLINE_SECONDS, RUN_WINDOW
+from iop.wire.convert import MODEL_LIMIT
 
 _MEBI = 1024 * 1024
 _KIBI = 1024
-
-
-def _profile(name: str) -> str:
-    if name not in PROFILES:
-        raise ValueError(f"must be one of {', '.join(sorted(PROFILES))}")
-    return name
 
 
 def _label(text: str) -> str:
@@ -41,7 +37,7 @@ def _label(text: str) -> str:
 
 
 Label = Annotated[str, AfterValidator(_label)]
-Model = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Model = Annotated[str, StringConstraints(min_length=1, max_length=MODEL_LIMIT)]
 
 
 class EdgeTable(Strict):
@@ -100,7 +96,7 @@ class ProviderTable(Strict):
 
     id: Name
     category: Literal["api", "local_inference"]
-    profile: Annotated[str, AfterValidator(_profile)]
+    profile: Annotated[str, AfterValidator(profile_name)]
     target: Name
     models: Annotated[tuple[Model, ...], Field(min_length=1, max_length=1000)]
     capacity: Annotated[int, Field(ge=1, le=4096)]
@@ -144,7 +140,7 @@ class LimitsTable(Strict):
     staleness_seconds: Annotated[float, Field(ge=1, le=3600)] = 300.0
     queue_length: Annotated[int, Field(ge=1, le=4096)] = 256
     queue_seconds: Annotated[float, Field(ge=0.1, le=300)] = 30.0
-    run_window_bytes: Annotated[int, Field(ge=BODY_PIECE, le=4 * _MEBI)] = RUN_WINDOW
+    run_window_bytes: Annotated[int, Field(ge=BODY_PIECE, le=WINDOW_CAP)] = RUN_WINDOW
     body_bytes: Annotated[int, Field(ge=_KIBI, le=64 * _MEBI)] = 16 * _MEBI
     header_bytes: Annotated[int, Field(ge=_KIBI, le=64 * _KIBI)] = 32 * _KIBI
     receive_seconds: Annotated[float, Field(ge=1, le=120)] = 30.0

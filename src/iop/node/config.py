@@ -7,18 +7,12 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from iop.core.profiles import PROFILES, Profile
+from iop.core.profiles import PROFILES, Profile, profile_name
 from iop.errors import BadConfig
 from iop.net.target import parse_target
 from iop.process.config import ClientEndpoint, ConfigPath, Name, RoleConfig, ServerName, Strict, TlsTable
 from iop.process.config import load as load_strict
 from iop.units import SKEW_SECONDS
-
-
-def _profile(name: str) -> str:
-    if name not in PROFILES:
-        raise ValueError(f"must be one of {', '.join(sorted(PROFILES))}")
-    return name
 
 
 def _base_url(text: str) -> str:
@@ -56,7 +50,7 @@ class TargetTable(Strict):
     """
 
     base_url: Annotated[str, AfterValidator(_base_url)]
-    profiles: Annotated[tuple[Annotated[str, AfterValidator(_profile)], ...], Field(min_length=1, max_length=8)]
+    profiles: Annotated[tuple[Annotated[str, AfterValidator(profile_name)], ...], Field(min_length=1, max_length=8)]
     #: PEM file with the only authorities trusted for this target; the system's without it.
     trust: ConfigPath | None = None
     header: str | None = None
