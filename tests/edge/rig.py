@@ -449,9 +449,9 @@ class Rig:
         authorization = (b"authorization", b"Bearer " + (token or text_of(ADA_TOKEN)).encode())
         given = [authorization, *headers] if token != "" else list(headers)
         exchange = MemoryExchange(RequestHead(method, path, "", tuple(given)))
-        limit = self.api.headed(exchange)
-        if limit is not None:
-            self.api.bodied(exchange, bytearray(body if method == "POST" else b""))
+        wanted = self.api.headed(exchange)
+        if wanted is not None:
+            wanted.take(bytearray(body if method == "POST" else b""))
         self.pump()
         return exchange
 

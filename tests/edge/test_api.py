@@ -130,10 +130,11 @@ class TokenTests(ApiTestCase):
         """A token that is revoked while the body comes opens nothing."""
         head = self.rig.request(method="GET", path="/v1/models").head
         exchange = MemoryExchange(replace(head, method="POST", path="/v1/chat/completions"))
-        self.assertIsNotNone(self.rig.api.headed(exchange))
+        wanted = self.rig.api.headed(exchange)
+        assert wanted is not None
         self.control_plane.push(replace(NEWER, tokens=()))
         self.rig.pump()
-        self.rig.api.bodied(exchange, bytearray(b'{"model": "small"}'))
+        wanted.take(bytearray(b'{"model": "small"}'))
         self.assertRefused(exchange, 401, "invalid_api_key")
 
 
@@ -192,7 +193,8 @@ class PathTests(ApiTestCase):
         for method, path, limit in (("POST", "/v1/chat/completions", 1024 * 1024), ("GET", "/v1/models", 0)):
             head = self.get("/v1/models").head
             exchange = MemoryExchange(replace(head, method=method, path=path))
-            self.assertEqual(self.rig.api.headed(exchange), limit)
+            wanted = self.rig.api.headed(exchange)
+            self.assertEqual(wanted and wanted.limit, limit)
 
     def test_request_id(self) -> None:
         """A sane id of the caller's is kept, any other replaced."""
@@ -247,6 +249,12 @@ class BodyTests(ApiTestCase):
         )
         names = [field.name for field in self.node.last_run().headers]
         self.assertEqual(names, ["content-type", "accept", "openai-beta"])
+
+    def test_headers_in_several_lines(self) -> None:
+        """RFC 9110, 5.3: a list in several lines is the list in one; a Node takes each name once."""
+        self.rig.request(headers=[(b"accept", b"a/b"), (b"openai-beta", b"x"), (b"accept", b"c/d;q=0.5")])
+        fields = [(field.name, field.value) for field in self.node.last_run().headers]
+        self.assertEqual(fields, [("accept", "a/b, c/d;q=0.5"), ("openai-beta", "x")])
 
     def test_token_goes_nowhere(self) -> None:
         """P6: neither the token nor its digest leaves the Edge; only its proof goes to the Control Plane."""

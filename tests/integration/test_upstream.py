@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -21,7 +22,7 @@ from zope.interface import implementer
 
 from iop.errors import UpstreamFailed
 from iop.net.clock import ReactorClock
-from iop.net.http1 import Headers, HttpLimits, HttpServerFactory, IExchange, IHttpApplication
+from iop.net.http1 import Headers, HttpLimits, HttpServerFactory, IExchange, IHttpApplication, Wanted
 from iop.net.tls import TlsFiles, web_client, web_server
 from iop.net.upstream import IUpstreamReceiver, Upstream, UpstreamLimits, parse_target
 from iop.testing.pki import Pki
@@ -39,11 +40,11 @@ class Application:
         self.bodies: list[bytes] = []
         self.gone: Deferred[None] = Deferred()
 
-    def headed(self, exchange: IExchange) -> int | None:
+    def headed(self, exchange: IExchange) -> Wanted:
         exchange.on_gone(lambda: self.gone.callback(None))
-        return 16 * MIB
+        return Wanted(16 * MIB, partial(self.take, exchange))
 
-    def bodied(self, exchange: IExchange, body: bytearray) -> None:
+    def take(self, exchange: IExchange, body: bytearray) -> None:
         self.bodies.append(bytes(body))
         self.answer(exchange, bytes(body))
 

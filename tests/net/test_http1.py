@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from email.utils import formatdate
+from functools import partial
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from iop.errors import BadHttp
-from iop.net.http1 import Headers, HttpLimits, HttpServerFactory, IExchange, IHttpApplication, RequestHead
+from iop.net.http1 import Headers, HttpLimits, HttpServerFactory, IExchange, IHttpApplication, RequestHead, Wanted
 from iop.net.http_connection import CLOSE_SECONDS, LINGER_SECONDS, SENT_AHEAD, HttpConnection
 from iop.testing.clock import FakeClock
 
@@ -40,12 +41,12 @@ class Recorder:
         self.on_head: Callable[[IExchange], object] = lambda exchange: None
         self.on_body: Callable[[IExchange], object] = lambda exchange: exchange.respond(200, [(b"x-a", b"b")], b"hi")
 
-    def headed(self, exchange: IExchange) -> int | None:
+    def headed(self, exchange: IExchange) -> Wanted | None:
         self.exchanges.append(exchange)
         self.on_head(exchange)
-        return self.limit
+        return None if self.limit is None else Wanted(self.limit, partial(self.take, exchange))
 
-    def bodied(self, exchange: IExchange, body: bytearray) -> None:
+    def take(self, exchange: IExchange, body: bytearray) -> None:
         self.requests.append((exchange.head, bytes(body)))
         self.on_body(exchange)
 

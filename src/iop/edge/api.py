@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from twisted.logger import Logger
@@ -16,11 +17,14 @@ from iop.edge.answer import Answer
 from iop.edge.attempts import Call
 from iop.edge.openai_errors import METHOD_NOT_ALLOWED, NO_SUCH_PATH, Refusal, refusal_of
 from iop.errors import IopError, MalformedToken, NoSuchModel, TokenRefused
-from iop.net.http1 import Headers, IExchange, IHttpApplication, RequestHead
+from iop.net.http1 import Headers, IExchange, IHttpApplication, RequestHead, Wanted
 from iop.units import is_request_id, new_id
+from iop.wire.convert import MODEL_LIMIT
 from iop.wire.strict_json import parse_object
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from iop.edge.attempts import Attempts
     from iop.edge.control_link import ControlLink
     from iop.interfaces import IClock
@@ -34,7 +38,6 @@ _CALLS: Final = {"/v1/chat/completions": "/chat/completions"}
 _PASSED_ON: Final = frozenset({b"accept", b"content-type", b"openai-beta"})
 _JSON: Final = (b"content-type", b"application/json")
 _BEARER: Final = b"bearer "
-_MODEL_LIMIT: Final = 256
 
 _log = Logger()
 
@@ -63,7 +66,7 @@ class Api:
 
     # -- IHttpApplication ---------------------------------------------------------------------------------------------
 
-    def headed(self, exchange: IExchange) -> int | None:
+    def headed(self, exchange: IExchange) -> Wanted | None:
         """Token first, then path and method; nobody without a token learns what is here."""
         request_id = _request_id(exchange.head)
         try:
@@ -72,19 +75,7 @@ class Api:
         except IopError as error:
             self._refuse(exchange, request_id, refusal_of(error))
             return None
-        return self._judged(exchange, request_id)
-
-    def bodied(self, exchange: IExchange, body: bytearray) -> None:
-        """Serve a request that :meth:`headed` let through."""
-        request_id = _request_id(exchange.head)
-        try:
-            caller = _caller(exchange.head, request_id)
-            if exchange.head.path in _CALLS:
-                self._call(exchange, caller, body)
-            else:
-                self._list(exchange, caller)
-        except IopError as error:
-            self._refuse(exchange, request_id, refusal_of(error))
+        return self._judged(exchange, caller)
 
     def refuse(self, status: int, code: str, message: str) -> tuple[Headers, bytes]:
         """What the HTTP server answers on its own."""
@@ -93,28 +84,40 @@ class Api:
 
     # -- endpoints ----------------------------------------------------------------------------------------------------
 
-    def _judged(self, exchange: IExchange, request_id: str) -> int | None:
+    def _judged(self, exchange: IExchange, caller: _Caller) -> Wanted | None:
         path, method = exchange.head.path, exchange.head.method
+        serve: Callable[[IExchange, _Caller, bytearray], None]
         if path in _CALLS:
-            allowed, limit = "POST", self._body_bytes
+            allowed, limit, serve = "POST", self._body_bytes, self._call
         elif path == _MODELS or path.startswith(_ONE_MODEL):
-            allowed, limit = "GET", 0
+            allowed, limit, serve = "GET", 0, self._list
         else:
-            self._refuse(exchange, request_id, NO_SUCH_PATH)
+            self._refuse(exchange, caller.request_id, NO_SUCH_PATH)
             return None
         if method == allowed:
-            return limit
-        self._refuse(exchange, request_id, METHOD_NOT_ALLOWED, (b"allow", allowed.encode()))
+            return Wanted(limit, partial(self._serve, serve, exchange, caller))
+        self._refuse(exchange, caller.request_id, METHOD_NOT_ALLOWED, (b"allow", allowed.encode()))
         return None
+
+    def _serve(
+        self,
+        serve: Callable[[IExchange, _Caller, bytearray], None],
+        exchange: IExchange,
+        caller: _Caller,
+        body: bytearray,
+    ) -> None:
+        try:
+            serve(exchange, caller, body)
+        except IopError as error:
+            self._refuse(exchange, caller.request_id, refusal_of(error))
 
     def _call(self, exchange: IExchange, caller: _Caller, body: bytearray) -> None:
         document, spans = parse_object(body)
         model = document.get("model")
-        if not isinstance(model, str) or not 0 < len(model) <= _MODEL_LIMIT:
+        if not isinstance(model, str) or not 0 < len(model) <= MODEL_LIMIT:
             missing = Refusal(400, "missing_model", "the body names no model", param="model")
             self._refuse(exchange, caller.request_id, missing)
             return
-        start, end = spans["model"]
         call = Call(
             request_id=caller.request_id,
             digest=caller.digest,
@@ -122,17 +125,13 @@ class Api:
             model=model,
             method="POST",
             path=_CALLS[exchange.head.path],
-            headers=[
-                (name.decode("latin-1"), value.decode("latin-1"))
-                for name, value in exchange.head.headers
-                if name in _PASSED_ON
-            ],
-            body=lambda upstream_model: body[:start] + json.dumps(upstream_model).encode() + body[end:],
+            headers=_passed_on(exchange.head),
+            body=partial(_with_model, body, *spans["model"]),
         )
         answer = Answer(exchange, caller.request_id, model, self._clock)
         answer.take(self._attempts.dispatch(call, answer))
 
-    def _list(self, exchange: IExchange, caller: _Caller) -> None:
+    def _list(self, exchange: IExchange, caller: _Caller, body: bytearray) -> None:
         projection = self._link.projection()
         token = authenticate(projection, caller.digest, self._clock.wall_ms())
         if exchange.head.path == _MODELS:
@@ -146,7 +145,7 @@ class Api:
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
-    def _answer(self, exchange: IExchange, caller: _Caller, document: dict[str, Any]) -> None:
+    def _answer(self, exchange: IExchange, caller: _Caller, document: Mapping[str, object]) -> None:
         _finished(exchange, caller.request_id, 200)
         headers = [_JSON, (b"x-request-id", caller.request_id.encode())]
         exchange.respond(200, headers, json.dumps(document, ensure_ascii=False).encode())
@@ -172,6 +171,22 @@ def _caller(head: RequestHead, request_id: str) -> _Caller:
     except (UnicodeDecodeError, MalformedToken):
         raise TokenRefused from None
     return _Caller(request_id, token_digest(token), token_proof(token))
+
+
+def _passed_on(head: RequestHead) -> list[tuple[str, str]]:
+    """The fields that travel; one that was sent in several lines travels in one (RFC 9110, 5.3)."""
+    fields: dict[str, str] = {}
+    for name, value in head.headers:
+        if name in _PASSED_ON:
+            key, text = name.decode("ascii"), value.decode("latin-1")
+            fields[key] = f"{fields[key]}, {text}" if key in fields else text
+    return list(fields.items())
+
+
+def _with_model(body: bytearray, start: int, end: int, upstream_model: str) -> bytes:
+    """``body`` with its model replaced, and every other byte as it was sent; large, so copied once."""
+    with memoryview(body) as sent:
+        return b"".join((sent[:start], json.dumps(upstream_model).encode(), sent[end:]))
 
 
 def _decoded(text: str) -> str:

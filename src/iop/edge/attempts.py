@@ -75,7 +75,7 @@ class Call:
     method: str
     path: str
     headers: Sequence[tuple[str, str]]
-    body: Callable[[str], bytes | bytearray] = field(repr=False)
+    body: Callable[[str], bytes] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +22,7 @@ from twisted.web.resource import getChildForRequest
 from twisted.web.server import Request
 from zope.interface import implementer
 
-from iop.net.http1 import Headers, HttpLimits, HttpServerFactory, IExchange, IHttpApplication
+from iop.net.http1 import Headers, HttpLimits, HttpServerFactory, IExchange, IHttpApplication, Wanted
 
 if TYPE_CHECKING:
     from twisted.web.resource import IResource
@@ -87,10 +88,11 @@ class _WebApplication:
         self._body_limit = body_limit
         self.refuse = refuse
 
-    def headed(self, exchange: IExchange) -> int | None:
-        return self._body_limit(exchange.head.method.encode("ascii"), exchange.head.path.encode("ascii"))
+    def headed(self, exchange: IExchange) -> Wanted:
+        limit = self._body_limit(exchange.head.method.encode("ascii"), exchange.head.path.encode("ascii"))
+        return Wanted(limit, partial(self._serve, exchange))
 
-    def bodied(self, exchange: IExchange, body: bytearray) -> None:
+    def _serve(self, exchange: IExchange, body: bytearray) -> None:
         head = exchange.head
         request: Request = _Request(_Channel(exchange, self._site), self.refuse)
         request.content = WipedBody(body)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.protocol import ServerFactory
 
-from iop.net.http_application import Headers, HttpLimits, IExchange, IHttpApplication, RequestHead
+from iop.net.http_application import Headers, HttpLimits, IExchange, IHttpApplication, RequestHead, Wanted
 from iop.net.http_connection import HttpConnection
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from iop.interfaces import IClock
 
-__all__ = ["Headers", "HttpLimits", "HttpServerFactory", "IExchange", "IHttpApplication", "RequestHead"]
+__all__ = ["Headers", "HttpLimits", "HttpServerFactory", "IExchange", "IHttpApplication", "RequestHead", "Wanted"]
 
 
 class HttpServerFactory(ServerFactory):

@@ -83,17 +83,27 @@ class IExchange(Interface):
         """Call ``pause`` when the client reads more slowly than the answer comes, and ``resume`` when it caught up."""
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """That a request's body is wanted.
+
+    :ivar limit: how many bytes it may have.
+    :ivar take: called with the whole of it, which is then the application's to keep and to zero; answers the request
+        now or later.
+    """
+
+    limit: int
+    take: Callable[[bytearray], object]
+
+
 class IHttpApplication(Interface):
     """What answers requests. An exception out of it is logged and answered with 500; a ``BadHttp`` with its status."""
 
-    def headed(exchange: IExchange) -> int | None:
+    def headed(exchange: IExchange) -> Wanted | None:
         """Judge a request by its head; nothing of its body was read.
 
-        :returns: how many bytes its body may have, or None when it is answered without its body, now or later.
+        :returns: what becomes of its body, or None when it is answered without it, now or later.
         """
-
-    def bodied(exchange: IExchange, body: bytearray) -> None:
-        """Take a whole request, and answer it now or later. ``body`` is the application's to keep and to zero."""
 
     def refuse(status: int, code: str, message: str) -> tuple[Headers, bytes]:
         """Headers and body for a request that got no further than this server."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from twisted.internet.interfaces import IPushProducer
@@ -19,7 +19,7 @@ from zope.interface import implementer
 from iop.errors import BadHttp
 from iop.net.deadline import Deadline
 from iop.net.head_rules import Framing, framing_of
-from iop.net.http_application import Headers, HttpLimits, IExchange, IHttpApplication, RequestHead
+from iop.net.http_application import Headers, HttpLimits, IExchange, IHttpApplication, RequestHead, Wanted
 from iop.net.request_body import ChunkedBody, SizedBody
 from iop.net.response_head import response_head
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from iop.net.transport import IStreamTransport
 
 _log = Logger()
+A = TypeVar("A")
+T = TypeVar("T")
 
 #: Bytes that a client may send ahead while its request is answered; beyond, nothing more is read.
 SENT_AHEAD: Final = 64 * 1024
@@ -193,7 +195,7 @@ class HttpConnection(Protocol):
         self._parser: HttpRequestParser | None = None
         self._found = _HeadFields()
         self._parsed = 0
-        self._receiving: tuple[Exchange, SizedBody | ChunkedBody] | None = None
+        self._receiving: tuple[Exchange, Wanted, SizedBody | ChunkedBody] | None = None
         #: When the first byte came of the request that is being received or answered.
         self._began: float | None = None
         self._exchange: Exchange | None = None
@@ -369,40 +371,41 @@ class HttpConnection(Protocol):
         self._exchange = exchange
         self._last = framing.closes
         self._phase = _Phase.ANSWER if framing.length == 0 else _Phase.BODY
-        limit = self._ask(exchange, self._application.headed, exchange)
+        wanted = self._ask(exchange, self._application.headed, exchange)
         if not exchange.may_answer():
             return
-        if limit is None:
+        if wanted is None:
             if self._phase is _Phase.BODY:
                 self._stop_reading()
         elif framing.length == 0:
-            self._ask(exchange, self._application.bodied, exchange, bytearray())
+            self._ask(exchange, wanted.take, bytearray())
         else:
-            self._expect_body(exchange, framing, min(limit, self._limits.body))
+            self._expect_body(exchange, framing, wanted)
 
-    def _expect_body(self, exchange: Exchange, framing: Framing, limit: int) -> None:
+    def _expect_body(self, exchange: Exchange, framing: Framing, wanted: Wanted) -> None:
+        limit = min(wanted.limit, self._limits.body)
         if framing.length is None:
-            self._receiving = exchange, ChunkedBody(limit)
+            self._receiving = exchange, wanted, ChunkedBody(limit)
         elif framing.length > limit:
             raise BadHttp(413, f"the body is larger than {limit} bytes")
         else:
-            self._receiving = exchange, SizedBody(framing.length)
+            self._receiving = exchange, wanted, SizedBody(framing.length)
         if framing.waits and not self._input:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _read_body(self, exchange: Exchange, body: SizedBody | ChunkedBody) -> bool:
+    def _read_body(self, exchange: Exchange, wanted: Wanted, body: SizedBody | ChunkedBody) -> bool:
         """Read on in a body, and hand it over once it is whole. Answers whether it was."""
         self._input = body.feed(self._input)
         if body.whole:
             self._phase = _Phase.ANSWER
             self._receiving = None
-            self._ask(exchange, self._application.bodied, exchange, body.content)
+            self._ask(exchange, wanted.take, body.content)
         return body.whole
 
-    def _ask(self, exchange: Exchange, question: Callable[..., int | None], *about: object) -> int | None:
+    def _ask(self, exchange: Exchange, question: Callable[[A], T], about: A) -> T | None:
         """Call the application; what it raises is its answer."""
         try:
-            return question(*about)
+            return question(about)
         except BadHttp as refusal:
             self._refuse(refusal, exchange)
         except Exception:  # noqa: BLE001 - the application's own mistake: logged, and answered with 500
