@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from iop.core.projection import Projection
 from iop.errors import FenceRefused, NoSuchModel, TokenRefused
 from iop.records import BINDING_FIELDS, Binding, RouteEntry, TokenEntry
+
+R = TypeVar("R", Binding, RouteEntry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ def fence(binding: Binding, token_id: str, node: str, pinned: Pinned, current: P
     :raises FenceRefused: naming the fields that differ.
     """
     expected = bind(pinned.route, node, pinned.projection.generation)
-    differing = [name for name in BINDING_FIELDS if getattr(binding, name) != getattr(expected, name)]
+    differing = _differing(BINDING_FIELDS, expected, binding)
     if (
         token_id != pinned.token.token_id
         or pinned.token.principal != pinned.route.principal
@@ -80,15 +84,15 @@ def fence(binding: Binding, token_id: str, node: str, pinned: Pinned, current: P
         differing.append("token")
     if current.generation < pinned.projection.generation:
         differing.append("generation")
-    differing += _changed(pinned.route, current.route_by_id(pinned.route.route))
+    route = current.route_by_id(pinned.route.route)
+    differing += ["route"] if route is None else _differing(RouteEntry.__slots__, pinned.route, route)
     if differing:
         raise FenceRefused(tuple(dict.fromkeys(differing)))
 
 
-def _changed(pinned: RouteEntry, current: RouteEntry | None) -> list[str]:
-    if current is None:
-        return ["route"]
-    return [name for name in RouteEntry.__slots__ if getattr(pinned, name) != getattr(current, name)]
+def _differing(names: Iterable[str], one: R, other: R) -> list[str]:
+    """Which fields differ; the whole is compared first, since both are nearly always the same."""
+    return [] if one == other else [name for name in names if getattr(one, name) != getattr(other, name)]
 
 
 def _expired(token: TokenEntry, now_ms: int) -> bool:

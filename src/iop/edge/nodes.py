@@ -103,7 +103,7 @@ class Nodes:
         return True
 
     def drain(self) -> None:
-        """Let every connection finish what is in flight and close."""
+        """Let every connection answer what its Node has asked, and close it; runs that are still open fail."""
         for connection in list(self._live.values()):
             connection.drain()
 
@@ -192,7 +192,7 @@ class NodeConnection:
     # -- for Nodes ----------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Let runs end, then close."""
+        """See :meth:`Nodes.drain`."""
         self.peer.drain()
 
     # -- steps --------------------------------------------------------------------------------------------------------

@@ -111,23 +111,23 @@ class Run:
     def head(self, message: runtime_pb2.RunHead) -> None:
         """The response head came."""
         if self._machine.head() is Verdict.PASS:
-            self._tell(lambda: self._receiver.head(message.status, [(f.name, f.value) for f in message.headers]))
+            self._tell(self._receiver.head, message.status, [(field.name, field.value) for field in message.headers])
 
     def body(self, data: bytes, last: bool) -> None:
         """A piece of the response body came."""
         verdict = self._machine.piece(len(data), last)
         if verdict is Verdict.CANCELLED:
-            self._tell(lambda: self._receiver.failed(RunFailure("cancelled", "the run was cancelled", started=True)))
+            self._tell(self._receiver.failed, RunFailure("cancelled", "the run was cancelled", started=True))
         elif verdict is Verdict.PASS:
             if data:
-                self._tell(lambda: self._receiver.data(data))
+                self._tell(self._receiver.data, data)
             if last:
                 self._tell(self._receiver.finished)
 
     def failed(self, message: runtime_pb2.RunFailed) -> None:
         """The Node ended the run."""
         self._machine.failed(message.started)
-        self._tell(lambda: self._receiver.failed(RunFailure(message.code, message.message, message.started)))
+        self._tell(self._receiver.failed, RunFailure(message.code, message.message, message.started))
 
     def credited(self, count: int) -> None:
         """The Node handed on request bytes."""
@@ -138,17 +138,17 @@ class Run:
         """The connection ended."""
         if self._machine.lost() is Verdict.PASS:
             failure = RunFailure(NODE_LOST, "the connection to the node ended", started=True)
-            self._tell(lambda: self._receiver.failed(failure))
+            self._tell(self._receiver.failed, failure)
 
     @property
     def ended(self) -> bool:
         """Whether the end came."""
         return self._machine.phase is EdgePhase.ENDED
 
-    def _tell(self, call: Callable[[], None]) -> None:
+    def _tell(self, call: Callable[..., None], *what: object) -> None:
         """One receiver that raises must not end the connection under everybody else's runs; its own run ends."""
         with log.failuresHandled("edge.run.receiver_failed") as outcome:
-            call()
+            call(*what)
         if outcome.failed:
             self.cancel()
 
