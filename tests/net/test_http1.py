@@ -866,6 +866,16 @@ class DrainTests(ServerCase):
         self.assertIsNone(self.successResultOf(drained))
         self.assertIsNone(self.successResultOf(self.factory.drain()))
 
+    def test_the_last_client_goes(self) -> None:
+        """When draining is over, every application knows that its client is gone."""
+        self.application.on_body = nothing
+        self.send(GET)
+        told: list[str] = []
+        self.application.exchanges[0].on_gone(lambda: told.append("gone"))
+        self.factory.drain().addCallback(lambda _: told.append("drained"))
+        self.disconnect()
+        self.assertEqual(told, ["gone", "drained"])
+
     def test_streaming_ends_first(self) -> None:
         """An answer that is under way when draining begins is sent whole, then the connection closes."""
         self.application.on_body = nothing

@@ -69,7 +69,7 @@ class ResponseReaderTests(SynchronousTestCase):
         self.assertEqual((reader.status, got, reader.whole, reader.reusable), (status, body, whole, reusable), name)
         if data.endswith(SIZED):
             self.assertEqual(reader.headers, [("content-type", "a/b"), ("x", "\xe9"), ("content-length", "5")])
-        self.assertTrue(reader.closed())
+        self.assertTrue(reader.ended())
         self.assertFalse(reader.reusable and not reusable)
 
     def test_every_split(self) -> None:
@@ -98,7 +98,7 @@ class ResponseReaderTests(SynchronousTestCase):
             for place in range(len(data)):
                 reader, _ = feed(data[:place], [])
                 self.assertFalse(reader.whole)
-                self.assertEqual(reader.closed(), place >= enough, (data, place))
+                self.assertEqual(reader.ended(), place >= enough, (data, place))
 
     def test_head_limit(self) -> None:
         """P32: heads up to the limit, counted over interim ones."""
@@ -128,5 +128,5 @@ class ResponseReaderTests(SynchronousTestCase):
                 reader.feed(piece)
                 reader.take_body()
         except BadHttp:
-            reader.close()
-        reader.closed()
+            reader.release()
+        reader.ended()

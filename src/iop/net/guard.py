@@ -144,6 +144,11 @@ class _Channel:
         self._status = 0
         self._headers: Headers = []
         self._body: list[bytes] = []
+        self._instead: tuple[int, Headers, bytes] | None = None
+
+    def replace(self, status: int, headers: Headers, body: bytes) -> None:
+        """Send this in place of whatever is collected."""
+        self._instead = status, headers, body
 
     def getPeer(self) -> IPv4Address:
         return _ADDRESS
@@ -170,7 +175,9 @@ class _Channel:
         self._body.extend(data)
 
     def requestDone(self, request: Request) -> None:
-        if self._exchange.head.method == "HEAD":
+        if self._instead is not None:
+            self._exchange.respond(*self._instead)
+        elif self._exchange.head.method == "HEAD":
             # the length that GET would have is not known: a Request has dropped the body
             self._exchange.start(self._status, self._headers)
             self._exchange.finish()
@@ -188,13 +195,10 @@ class _Request(Request):
 
     def __init__(self, channel: _Channel, refuse: Refuse) -> None:
         Request.__init__(self, channel)
+        self._answers = channel
         self._refuse = refuse
 
     def processingFailed(self, reason: Failure) -> None:
         _log.failure("a resource failed", reason)
-        headers, body = self._refuse(500, "internal", "something went wrong here")
-        self.setResponseCode(500)
-        for name, value in headers:
-            self.responseHeaders.setRawHeaders(name, [value])
-        Request.write(self, body)
+        self._answers.replace(500, *self._refuse(500, "internal", "something went wrong here"))
         Request.finish(self)

@@ -233,9 +233,10 @@ class HttpConnection(Protocol):
         self._closing = True
         self._stop_reading()
         self._deadline.stop()
-        self._server.closed(self)
+        # whoever waits for the last connection must not find a request that does not know yet
         if self._exchange is not None:
             self._exchange.end()
+        self._server.closed(self)
 
     def pauseProducing(self) -> None:
         """The client reads more slowly than its answer comes."""

@@ -57,7 +57,7 @@ class ResponseReader:
         if self._barren > self._head_limit:
             raise BadHttp(502, f"the response's head is larger than {self._head_limit} bytes")
         if self.whole:
-            self.close()
+            self.release()
 
     def take_body(self) -> bytes:
         """What came of the body since last time."""
@@ -65,12 +65,12 @@ class ResponseReader:
         self._pieces.clear()
         return body
 
-    def closed(self) -> bool:
-        """The connection was closed in order. Whether that makes the response whole."""
+    def ended(self) -> bool:
+        """The connection ended in order; answers whether that makes the response whole."""
         self.whole = self.whole or (self.status is not None and not self._delimited)
         return self.whole
 
-    def close(self) -> None:
+    def release(self) -> None:
         """Let go of the parser, which holds on to this object."""
         self._parser = None
 

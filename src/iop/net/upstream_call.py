@@ -183,7 +183,7 @@ class UpstreamCall:
         self._connection = None
         if self._stage is _Stage.DIALLING:
             self.fail(UpstreamTls("the upstream could not be authenticated", started=False))
-        elif reason.check(ConnectionDone) and self._reader.closed():
+        elif reason.check(ConnectionDone) and self._reader.ended():
             self._end()
             self._receiver.finished()
         else:
@@ -217,7 +217,7 @@ class UpstreamCall:
         """Let go of everything; a connection that is still held is dropped, with whatever is on it."""
         self._stage = _Stage.OVER
         self._deadline.stop()
-        self._reader.close()
+        self._reader.release()
         self._zero()
         self._upstream.gave_up(self)
         dialling, self._dialling = self._dialling, None
