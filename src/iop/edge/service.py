@@ -107,15 +107,8 @@ class Edge:
             RUNTIME, initiator=False, application=self._nodes.application, clock=self._clock, identify=peer_identity
         )
         node_tls = mutual_server(files, trust_domain=domain, accepts=Role.NODE)
-        addresses: dict[str, str] = {}
-        for key, endpoint, factory in (
-            ("node_wire", config.node_wire.listen, TLSMemoryBIOFactory(node_tls, False, nodes)),
-            ("api", config.api.listen, self._web()),
-        ):
-            port = await listen(self._reactor, endpoint, factory, f"[{key}] listen")
-            self._ports.append(port)
-            addresses[key] = bound_address(port)
-        self._dialler = Dialler(
+        # everything that reads a file comes before anything that listens
+        dialler = self._dialler = Dialler(
             wrapClientTLS(
                 mutual_client(
                     files,
@@ -132,7 +125,15 @@ class Edge:
             reactor=self._reactor,
             random=SystemRandom().random,
         )
-        self._dialler.startService()
+        addresses: dict[str, str] = {}
+        for key, endpoint, factory in (
+            ("node_wire", config.node_wire.listen, TLSMemoryBIOFactory(node_tls, False, nodes)),
+            ("api", config.api.listen, self._web()),
+        ):
+            port = await listen(self._reactor, endpoint, factory, f"[{key}] listen")
+            self._ports.append(port)
+            addresses[key] = bound_address(port)
+        dialler.startService()
         return addresses
 
     async def _drain(self) -> None:
@@ -140,7 +141,7 @@ class Edge:
             await maybeDeferred(port.stopListening)
         await self._http.drain()
         self._nodes.drain()
-        if self._dialler is not None:
+        if self._dialler is not None and self._dialler.running:
             await self._dialler.stopService()
 
     def _web(self) -> IProtocolFactory:

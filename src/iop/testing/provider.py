@@ -26,7 +26,7 @@ import hmac
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -90,7 +90,7 @@ class StandIn(Resource):
         self._clock = clock
         self._record = record
 
-    def render(self, request: Request) -> Any:
+    def render(self, request: Request) -> bytes | int:
         """Check the credential first, then do what path and model ask for."""
         body = request.content.read(_BODY_LIMIT + 1) if request.content else b""
         authorization = b"".join(request.requestHeaders.getRawHeaders(b"authorization", []))
@@ -118,7 +118,7 @@ class StandIn(Resource):
             return self._chat(request, model, document, authorization)
         return _error(request, 404, "not_found", "There is no such call.")
 
-    def _chat(self, request: Request, model: str, document: dict[str, Any], authorization: bytes) -> Any:
+    def _chat(self, request: Request, model: str, document: Mapping[str, object], authorization: bytes) -> bytes | int:
         match model:
             case "stand-in/unauthorized":
                 return _error(request, 401, "invalid_api_key", "Incorrect API key provided.")
@@ -177,18 +177,18 @@ class StandIn(Resource):
         walk.start(seconds)
 
 
-def _completion(kind: str, model: str) -> dict[str, Any]:
+def _completion(kind: str, model: str) -> dict[str, object]:
     return {"id": "chatcmpl-stand-in", "object": kind, "created": _CREATED, "model": model}
 
 
-def _last_words(document: dict[str, Any]) -> str:
+def _last_words(document: Mapping[str, object]) -> str:
     messages = document.get("messages")
     last = messages[-1] if isinstance(messages, list) and messages else {}
     content = last.get("content") if isinstance(last, dict) else None
     return content[:_QUOTED] if isinstance(content, str) else "something that is not plain text"
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def _object(body: bytes) -> dict[str, object]:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
@@ -196,7 +196,7 @@ def _object(body: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _json(request: Request, status: int, document: dict[str, Any]) -> bytes:
+def _json(request: Request, status: int, document: Mapping[str, object]) -> bytes:
     request.setResponseCode(status)
     request.setHeader(b"content-type", b"application/json")
     return json.dumps(document).encode()
