@@ -191,7 +191,7 @@ class RegistrationTests(SynchronousTestCase):
             self.assertClosed(node)
 
     def test_second_connection(self) -> None:
-        """P15: a second connection of a live Node is refused; the live one is untouched, also by the other's end."""
+        """P15, N1: a second connection of a live Node is refused; the live one is untouched, also by the other's end."""
         live = self.rig.node("node-1")
         second, _ = self.by_hand("node-1")
         self.assertIsNone(self.ask(second, second.hello()))
@@ -202,7 +202,7 @@ class RegistrationTests(SynchronousTestCase):
         self.successResultOf(self.rig.pool.admit(WANT, 30.0))
 
     def test_second_connection_while_the_first_registers(self) -> None:
-        """P15: the name belongs to the first accepted hello, before any key was proved."""
+        """P15, N1: the name belongs to the first accepted hello, before any key was proved."""
         first, _ = self.by_hand()
         self.ask(first, first.hello())
         second, _ = self.by_hand()

@@ -27,7 +27,7 @@ FORGED = replace(FIRST, routes=(SMALL,))
 
 
 class ProjectionsTests(SynchronousTestCase):
-    """Rules E5 and E6."""
+    """What is applied, what is recorded, who waits."""
 
     def setUp(self) -> None:
         self.directory = Path(self.mktemp())
@@ -61,7 +61,7 @@ class ProjectionsTests(SynchronousTestCase):
         self.assertEqual(hello.held_receipt, receipt_of(wire_of(FIRST)))
 
     def test_refusals_leave_the_old_one(self) -> None:
-        """P8: lower, conflicting and wrongly digested projections are refused, and the old one stays in force."""
+        """P8, E5: lower, conflicting and wrongly digested projections are refused, and the old one stays in force."""
         self.offer()
         before = self.projections.current
         self.assertOutcome(self.offer(OLDER), REFUSED, 5, "generation_not_higher")
@@ -73,7 +73,7 @@ class ProjectionsTests(SynchronousTestCase):
         self.assertEqual(len(self.applied), 1)
 
     def test_held(self) -> None:
-        """P8: exactly what is held is acknowledged as held, and nothing is applied again."""
+        """P8, E5: exactly what is held is acknowledged as held, and nothing is applied again."""
         self.offer()
         self.assertOutcome(self.offer(), HELD, 5, "")
         self.assertEqual(len(self.applied), 1)
@@ -105,7 +105,7 @@ class ProjectionsTests(SynchronousTestCase):
         self.assertRaises(MalformedFrame, self.projections.offer, wire, receipt_of(wire))
 
     def test_restart(self) -> None:
-        """P7: what was acknowledged is on disk: a restarted Edge refuses anything older and loads the same again."""
+        """P7, E6: what was acknowledged is on disk: a restarted Edge refuses anything older and loads the same again."""
         self.offer()
         again = self.started()
         self.assertIsNone(again.current)
@@ -118,7 +118,7 @@ class ProjectionsTests(SynchronousTestCase):
         self.assertOutcome(self.offer(NEWER, again), APPLIED, 6, "")
 
     def test_durable_before_it_is_in_force(self) -> None:
-        """P7: when the record cannot be written nothing changes and nothing is acknowledged."""
+        """P7, E6: when the record cannot be written nothing changes and nothing is acknowledged."""
         self.offer()
         os.rename(self.directory, self.directory.with_suffix(".gone"))
         self.assertRaises(FileRefused, self.offer, NEWER)
@@ -135,7 +135,7 @@ class ProjectionsTests(SynchronousTestCase):
         self.assertEqual(record.stat().st_mode & 0o777, 0o600)
 
     def test_damaged_record(self) -> None:
-        """P7: a record that cannot be read stops the start; it is never taken for absent."""
+        """P7, E6: a record that cannot be read stops the start; it is never taken for absent."""
         self.offer()
         (record,) = self.directory.iterdir()
         for data in (b"", b"\xff\xff", control_pb2.ProjectionReceipt(statement=b"\x01").SerializeToString()):

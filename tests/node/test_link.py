@@ -1,4 +1,4 @@
-"""The Node's registration at its Edge, key replacement, and what may come when (N1-N6, W9)."""
+"""The Node's registration at its Edge, key replacement, and what may come when."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class LinkCase(SynchronousTestCase):
 
 class RegistrationTests(LinkCase):
     def test_steps(self) -> None:
-        """N3, N4, N6: hello, key offer, proof, readiness; ready from the Edge's answer on, and not before."""
+        """N3, N4, N6, W9: hello, key offer, proof, readiness; ready from the Edge's answer on, and not before."""
         self.connect()
         verifyObject(IPeerApplication, self.connection)
         hello, answer = self.asked(runtime_pb2.NodeHelloRequest)
@@ -389,7 +389,7 @@ class WithAnEdgeTests(LinkCase):
         return receiver
 
     def test_becomes_ready(self) -> None:
-        """N1-N6: the real registry takes the Node, its key and its providers."""
+        """N3, N4, N6: the real registry takes the Node, its key and its providers."""
         self.assertEqual((self.nodes.ready_names, self.link.ready, self.settled), (["node-1"], True, 1))
 
     def test_exchange(self) -> None:
