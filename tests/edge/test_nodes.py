@@ -191,7 +191,7 @@ class RegistrationTests(SynchronousTestCase):
             self.assertClosed(node)
 
     def test_second_connection(self) -> None:
-        """P15, N1: a second connection of a live Node is refused; the live one is untouched, also by the other's end."""
+        """P15, N1: a second connection of a live Node is refused; the live one is untouched, also by its end."""
         live = self.rig.node("node-1")
         second, _ = self.by_hand("node-1")
         self.assertIsNone(self.ask(second, second.hello()))

@@ -105,7 +105,7 @@ class ProjectionsTests(SynchronousTestCase):
         self.assertRaises(MalformedFrame, self.projections.offer, wire, receipt_of(wire))
 
     def test_restart(self) -> None:
-        """P7, E6: what was acknowledged is on disk: a restarted Edge refuses anything older and loads the same again."""
+        """P7, E6: what was acknowledged is on disk: a restarted Edge refuses what is older and loads the same again."""
         self.offer()
         again = self.started()
         self.assertIsNone(again.current)
