@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 
@@ -124,6 +124,27 @@ class WholeCommandTests(SynchronousTestCase):
         with redirect_stdout(StringIO()) as output:
             self.assertEqual(run(["fly", "--json"]), 2)
         self.assertEqual(json.loads(output.getvalue())["error"]["code"], "usage")
+
+    def test_without_a_sub_command(self) -> None:
+        """Whoever types too little is shown what there is, not told off."""
+        for arguments, listed in (([], "quickstart"), (["pki"], "issue")):
+            out, err = StringIO(), StringIO()
+            with redirect_stdout(out), redirect_stderr(err):
+                code = run(arguments)
+            self.assertEqual((code, out.getvalue()), (2, ""), arguments)
+            self.assertTrue(err.getvalue().startswith("Usage: iop"), err.getvalue())
+            self.assertIn(listed, err.getvalue())
+
+    def test_help_fits_a_terminal(self) -> None:
+        """One line for each sub-command in 80 columns."""
+        shown = CliRunner().invoke(iop, ["--help"], env={"COLUMNS": "80"}).output
+        for name, sentence in COMMANDS.items():
+            self.assertRegex(shown, rf"(?m)^  {name} +{sentence}$")
+
+    def test_version_option(self) -> None:
+        from importlib.metadata import version
+
+        self.assertEqual(CliRunner().invoke(iop, ["--version"]).output, f"iop {version('iop')}\n")
 
     def test_version(self) -> None:
         from importlib.metadata import version

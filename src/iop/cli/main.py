@@ -3,7 +3,7 @@
 Each lives in ``iop/cli/NAME.py`` as a click command or group called ``NAME``. Whatever goes wrong is an
 :class:`~iop.errors.IopError`, told here and nowhere else: as ``Error:`` and ``Hint:`` on stderr, or, with ``--json``,
 as ``{"error": {"code", "message", "hint"}}`` on stdout. The exit code is then 1; 2 for a command line that does not
-parse.
+parse, and for one that ends before its sub-command, which is answered with help.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ import click
 
 from iop.errors import ApiRefused, IopError
 
+#: What click 8.2 and newer raise for a group without a sub-command; the message is the group's help.
+_NO_SUB_COMMAND = getattr(click.exceptions, "NoArgsIsHelpError", ())
+
 #: Sub-commands in the order of a first day; the sentence is here so that help has nothing to import.
 COMMANDS = {
-    "quickstart": "Run a whole deployment on this machine and send one request through it.",
-    "pki": "Make a certificate authority, issue role certificates, show when they end.",
+    "quickstart": "Run a deployment on this machine, send one request.",
+    "pki": "Make a certificate authority, issue and inspect certificates.",
     "keyring": "Make the keyring that stored secrets are encrypted under.",
-    "issuer": "Make the key that signs leases, and the public set that Nodes pin.",
+    "issuer": "Make the key that signs leases, and its public set for Nodes.",
     "store": "Make the database, bring it up to date, look at it.",
     "principal": "Make and list principals, on the Control Plane's own machine.",
     "slot": "Store provider secrets, over the credential HTTPS API.",
-    "route": "Say which slot serves which model, over the credential HTTPS API.",
+    "route": "Choose slots for models, over the credential HTTPS API.",
     "node": "Deny and allow Nodes, on the Control Plane's own machine.",
     "edge": "Deny and allow Edges, on the Control Plane's own machine.",
     "config": "Check a role's configuration without starting it.",
@@ -54,8 +57,13 @@ class _Commands(click.Group):
 @click.command(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Roles run under twistd: twistd -n iop-control-plane|iop-edge|iop-node --config FILE",
+    epilog="""\b
+Roles run under twistd:
+  twistd -n iop-control-plane --config control-plane.toml
+  twistd -n iop-edge --config edge.toml
+  twistd -n iop-node --config node.toml""",
 )
+@click.version_option(package_name="iop", message="%(prog)s %(version)s")
 def iop() -> None:
     """A model gateway that never holds the key.
 
@@ -76,8 +84,11 @@ def run(arguments: Sequence[str]) -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.Abort:
-        return _tell(as_json, "interrupted", "interrupted", "", exit_code=130)
+        return _tell(as_json, "interrupted", "interrupted before it was done", "", exit_code=130)
     except click.UsageError as error:
+        if isinstance(error, _NO_SUB_COMMAND):
+            click.echo(error.format_message(), err=True)
+            return 2
         path = error.ctx.command_path if error.ctx else "iop"
         return _tell(as_json, "usage", error.format_message(), f"see: {path} --help", exit_code=2)
     except click.ClickException as error:
