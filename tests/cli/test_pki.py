@@ -33,13 +33,21 @@ class PkiCase(SynchronousTestCase):
         self.assertEqual((result.exit_code, result.exception), (0, None), result.output)
         return result.output
 
+    def complained(self, *arguments: str) -> str:
+        """What ``inspect`` prints when it finds something wrong."""
+        result = self.run_pki("inspect", *arguments)
+        self.assertEqual(result.exit_code, 1, result.output)
+        return result.output
+
     def refused(self, command: str, *arguments: str) -> IopError:
         error = self.run_pki(command, *arguments).exception
         assert isinstance(error, IopError)
         return error
 
-    def inspected(self, *paths: Path) -> list[dict[str, object]]:
-        answer = json.loads(self.done("inspect", "--json", *map(str, paths)))
+    def inspected(self, *paths: Path, code: int = 0) -> list[dict[str, object]]:
+        result = self.run_pki("inspect", "--json", *map(str, paths))
+        self.assertEqual(result.exit_code, code, result.output)
+        answer = json.loads(result.output)
         found: list[dict[str, object]] = answer["certificates"]
         return found
 
@@ -133,6 +141,13 @@ class InspectTests(PkiCase):
         for part in ("node-node1.pem", "spiffe://iop.test/iop/node/node1", "in 1 day", "private"):
             self.assertIn(part, output)
 
+    def test_nothing_is_cut_on_a_narrow_screen(self) -> None:
+        """Paths and identities are there to be copied."""
+        self.done("issue", "--role", "control-plane", "--name", "a-long-name-of-a-control-plane", "--dns", "localhost")
+        output = CliRunner().invoke(pki, ["inspect", str(self.folder)], env={"COLUMNS": "40"}).output
+        self.assertIn(str(self.folder / "control-plane-a-long-name-of-a-control-plane.pem"), output)
+        self.assertIn("spiffe://iop.test/iop/control-plane/a-long-name-of-a-control-plane", output)
+
     def test_expired(self) -> None:
         other = Pki(self.folder / "other")
         files = other.certify("old", [], valid_days=(-5, -2))
@@ -143,12 +158,12 @@ class InspectTests(PkiCase):
     def test_keys_that_are_missing_open_or_another_ones(self) -> None:
         certificate, key = self.folder / "ca.pem", self.folder / "ca.key"
         key.chmod(0o640)
-        (found,) = self.inspected(certificate)
+        (found,) = self.inspected(certificate, code=1)
         self.assertEqual(found["key"], "refused")
         self.assertIn(f"chmod 600 {key}", str(found["problem"]))
-        self.assertIn(f"chmod 600 {key}", self.done("inspect", str(certificate)))
+        self.assertIn(f"chmod 600 {key}", self.complained(str(certificate)))
         self.done_with_another_key(key)
-        (found,) = self.inspected(certificate)
+        (found,) = self.inspected(certificate, code=1)
         self.assertEqual(found["problem"], f"{key} is the key of another certificate")
         key.unlink()
         (found,) = self.inspected(certificate)
@@ -160,14 +175,20 @@ class InspectTests(PkiCase):
 
     def test_a_file_that_is_no_certificate_hides_no_other(self) -> None:
         (self.folder / "a.pem").write_text("canary")
-        broken, authority = self.inspected(self.folder)
+        broken, authority = self.inspected(self.folder, code=1)
         self.assertIn("no PEM certificate", str(broken["problem"]))
         self.assertTrue(authority["expires"])
-        self.assertIn("no PEM certificate", self.done("inspect", str(self.folder)))
+        self.assertIn("no PEM certificate", self.complained(str(self.folder)))
+
+    def test_a_folder_without_certificates(self) -> None:
+        """That is said, instead of nothing."""
+        empty = self.folder / "empty"
+        empty.mkdir()
+        self.assertIn(str(empty), self.refused("inspect", str(empty)).message)
 
     def test_what_a_certificate_says_commands_no_terminal(self) -> None:
         self.done("issue", "--role", "node", "--name", "node1")
         hostile = self.folder / "x\x1b[31m.pem"
         for content in ((self.folder / "node-node1.pem").read_bytes(), b"none"):
             hostile.write_bytes(content)
-            self.assertNotIn("\x1b", self.done("inspect", str(hostile)))
+            self.assertNotIn("\x1b", self.run_pki("inspect", str(hostile)).output)

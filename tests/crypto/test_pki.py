@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 from twisted.trial.unittest import SynchronousTestCase
 
-from iop.certificates import identity_of, read_certificates, read_key
+from iop.certificates import identity_of, names_of, read_certificates, read_key
 from iop.crypto.pki import LONGEST_DAYS, Authority, Leaf, authority_paths, leaf_paths, new_authority
 from iop.errors import AlreadyExists, BadConfig, FileRefused
 from iop.units import Identity, Role
@@ -95,8 +95,24 @@ class IssueTests(SynchronousTestCase):
         for name in ("", "Node", "a/b", "..", "a" * 64, "é"):
             with self.assertRaises(BadConfig):
                 self.authority.issue(Role.NODE, name, now_ms=NOW_MS)
-        for dns in ("bücher.example", "", "*", "*.iop.test"):
-            self.assertRaises(BadConfig, self.edge, dns=[dns])
+        for dns in (
+            "bücher.example",
+            "",
+            "*",
+            "*.iop.test",
+            "not a name",
+            "https://iop.test",
+            "a..b",
+            "-a",
+            "a.",
+            "a" * 64,
+        ):
+            error = self.assertRaises(BadConfig, self.edge, dns=[dns])
+            self.assertIn(repr(dns), error.message)
+
+    def test_names_of_hosts(self) -> None:
+        for dns in ("localhost", "Edge-1.iop.test", "edge_1", "xn--bcher-kva.example", "a" * 63):
+            self.assertIn(dns, names_of(self.edge(dns=[dns]).certificate).get_values_for_type(x509.DNSName))
 
     def test_longest_name(self) -> None:
         name = "a" * 63

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 from dataclasses import asdict, dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 import click
 from cryptography import x509
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from iop.certificates import identity_of, names_of, read_certificates, read_key
@@ -38,18 +38,17 @@ _directory = click.option(
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-class _Address(click.ParamType[IPv4Address | IPv6Address]):
-    """An IP address."""
-
-    name = "address"
-
-    def convert(
-        self, value: str | IPv4Address | IPv6Address, param: click.Parameter | None, ctx: click.Context | None
-    ) -> IPv4Address | IPv6Address:
+def _addresses(
+    context: click.Context, parameter: click.Parameter, values: Sequence[str]
+) -> list[IPv4Address | IPv6Address]:
+    """The values of ``--ip``, read."""
+    read = []
+    for value in values:
         try:
-            return ip_address(value)
+            read.append(ip_address(value))
         except ValueError:
-            self.fail(f"{value!r} is not an IP address", param, ctx)
+            raise click.BadParameter(f"{value!r} is not an IP address", context, parameter) from None
+    return read
 
 
 @click.group()
@@ -66,7 +65,7 @@ def pki() -> None:
     """
 
 
-@pki.command()
+@pki.command(short_help="Make a certificate authority.")
 @_directory
 @click.option("--trust-domain", required=True, help="What all identities begin with: spiffe://TRUST-DOMAIN/iop/…")
 @_as_json
@@ -84,13 +83,26 @@ def init(directory: Path, trust_domain: str, as_json: bool) -> None:
         click.echo("Every role trusts ca.pem. Keep ca.key offline: whoever has it can be any role.")
 
 
-@pki.command()
+@pki.command(short_help="Issue the certificate of a role's instance.")
 @_directory
-@click.option("--role", type=click.Choice([role.value for role in Role]), required=True, help="Who it is for.")
-@click.option("--name", required=True, help="Name of the instance: 1 to 63 of a-z 0-9 . _ -")
-@click.option("--dns", multiple=True, help="DNS name it is dialled by; may be repeated.")
-@click.option("--ip", "addresses", multiple=True, type=_Address(), help="Address it is dialled by; may be repeated.")
-@click.option("--days", type=click.IntRange(1, LONGEST_DAYS), default=DEFAULT_DAYS, show_default=True)
+@click.option("--role", type=click.Choice([role.value for role in Role]), required=True, help="Whose it is.")
+@click.option("--name", required=True, help="Its name: 1 to 63 of a-z 0-9 . _ -")
+@click.option("--dns", multiple=True, help="DNS name others reach it by; may be repeated.")
+@click.option(
+    "--ip",
+    "addresses",
+    multiple=True,
+    metavar="ADDRESS",
+    callback=_addresses,
+    help="IP address others reach it by; may be repeated.",
+)
+@click.option(
+    "--days",
+    type=click.IntRange(1, LONGEST_DAYS),
+    default=DEFAULT_DAYS,
+    show_default=True,
+    help="How long it is valid.",
+)
 @_as_json
 def issue(
     directory: Path,
@@ -101,14 +113,14 @@ def issue(
     days: int,
     as_json: bool,
 ) -> None:
-    """Issue a role's certificate: ROLE-NAME.pem and ROLE-NAME.key (mode 0600) beside the authority.
+    """Issue the certificate of a role's instance: ROLE-NAME.pem and ROLE-NAME.key (mode 0600) beside the authority.
 
-    Control Planes and Edges are dialled, so they need at least one --dns or --ip; the others have none.
+    Others connect to Control Planes and Edges, so those need at least one --dns or --ip; the other roles have none.
 
     \b
     Examples:
-      iop pki issue --role edge --name edge1 --dns localhost --ip 127.0.0.1
-      iop pki issue --role node --name node1 --days 30
+      iop pki issue --role edge --name edge2 --dns localhost --ip 127.0.0.1
+      iop pki issue --role node --name node2 --days 30
     """
     authority = Authority.load(directory)
     leaf = authority.issue(Role(role), name, dns=dns, addresses=addresses, days=days, now_ms=_now_ms())
@@ -122,11 +134,14 @@ def issue(
     _tell_made(paths.certificate, paths.key, leaf.certificate, identity_of(leaf.certificate).uri(), as_json)
 
 
-@pki.command()
+@pki.command(short_help="Show what certificates say and when they expire.")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @_as_json
 def inspect(paths: Sequence[Path], as_json: bool) -> None:
     """Show what the certificates in PATHS (files, or folders with .pem files) say and when they expire.
+
+    A key is "private" if it lies beside its certificate, belongs to it and is closed to others. Exit code 1: something
+    is wrong with a file.
 
     \b
     Examples:
@@ -134,10 +149,16 @@ def inspect(paths: Sequence[Path], as_json: bool) -> None:
       iop pki inspect --json pki/edge-edge1.pem
     """
     findings = [_inspect(path, _now_ms()) for path in _files(paths)]
+    if not findings:
+        raise FileRefused(
+            f"there is no .pem file in {' or '.join(map(str, paths))}", hint="name a certificate, or another folder"
+        )
     if as_json:
         click.echo(json.dumps({"certificates": [asdict(finding) for finding in findings]}))
     else:
-        _print_table(findings)
+        _print(findings)
+    if any(finding.problem for finding in findings):
+        sys.exit(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,28 +238,20 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
             yield path
 
 
-def _print_table(findings: Sequence[Finding]) -> None:
-    table = Table(box=None, pad_edge=False)
-    for column in ("File", "Identity", "Names", "Issuer"):
-        table.add_column(column, overflow="fold")
-    for column in ("Expires", "Key"):
-        table.add_column(column, no_wrap=True)
+def _print(findings: Sequence[Finding]) -> None:
+    console = Console(highlight=False)
     for finding in findings:
-        if not finding.expires:
-            table.add_row(_plain(finding.file))
-            continue
-        style = "red" if finding.days < 0 else "yellow" if finding.days < _SOON_DAYS else "green"
-        table.add_row(
-            _plain(finding.file),
-            _plain(finding.identity or "-"),
-            _plain(" ".join(finding.names) or "-"),
-            _plain(finding.issuer),
-            Text(_days(finding.days), style=style),
-            Text(finding.key, style="red" if finding.key == "refused" else ""),
-        )
-    console = Console()
-    console.print(table)
-    for finding in findings:
+        console.print(_plain(finding.file, style="bold"), soft_wrap=True)
+        if finding.expires:
+            style = "red" if finding.days < 0 else "yellow" if finding.days < _SOON_DAYS else "green"
+            for what, said in (
+                ("identity", _plain(finding.identity or "none")),
+                ("names", _plain(" ".join(finding.names) or "none")),
+                ("issuer", _plain(finding.issuer)),
+                ("expires", Text(f"{_days(finding.days)}, {finding.expires[:10]}", style=style)),
+                ("key", Text(finding.key, style="red" if finding.key == "refused" else "")),
+            ):
+                console.print(Text(f"  {what:<9} ").append_text(said), soft_wrap=True)
         if finding.problem:
             console.print(_plain(f"! {finding.problem}", style="red"), soft_wrap=True)
 
@@ -268,7 +281,7 @@ def _tell_made(certificate: Path, key: Path, made: x509.Certificate, identity: s
             )
         )
         return
-    click.echo(f"{identity}, until {expires}")
+    click.echo(f"{identity}, valid until {made.not_valid_after_utc:%Y-%m-%d %H:%M} UTC")
     click.echo(f"  certificate {certificate}")
     click.echo(f"  key         {key}")
 

@@ -6,6 +6,7 @@ usages of the role, and for roles that listen the names they are dialled by.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -18,7 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from iop.certificates import read_certificates, read_key, uri_of
 from iop.errors import AlreadyExists, BadConfig, FileRefused, IdentityRefused
 from iop.files import make_folder, write_atomic, write_private
-from iop.units import Identity, Role, is_trust_domain
+from iop.units import Identity, Role, is_name, is_trust_domain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +32,10 @@ LONGEST_DAYS: Final = 825
 
 #: How far back a new certificate is dated, for machines whose clock is behind.
 _BACKDATED: Final = timedelta(minutes=5)
+
+#: The DNS name of one host; with underscores, because names in container networks have them.
+_LABEL: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST: Final = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*\Z")
 
 _CLIENT: Final = ExtendedKeyUsageOID.CLIENT_AUTH
 _SERVER: Final = ExtendedKeyUsageOID.SERVER_AUTH
@@ -131,19 +136,17 @@ class Authority:
         :param days: how long it is valid from ``now_ms`` (Unix milliseconds) on, 1 to :data:`LONGEST_DAYS`.
         :raises BadConfig: if one of these cannot stand in a certificate, or it would outlive the authority.
         """
-        try:
-            identity = Identity.parse(Identity(self.trust_domain, role, name).uri())
-            names = [
-                x509.UniformResourceIdentifier(identity.uri()),
-                *map(x509.DNSName, dns),
-                *map(x509.IPAddress, addresses),
-            ]
-        except ValueError as error:
+        if not is_name(name):
             raise BadConfig(
-                f"{name!r} or one of its names cannot stand in a certificate",
-                hint="names are 1 to 63 of a-z 0-9 . _ - ; write DNS names in ASCII (xn--…)",
-            ) from error
+                f"{name!r} cannot be an instance's name",
+                hint="use 1 to 63 of a-z 0-9 . _ -, beginning and ending with a letter or digit",
+            )
         _refuse_unfit_names(role, dns, addresses)
+        names = [
+            x509.UniformResourceIdentifier(Identity(self.trust_domain, role, name).uri()),
+            *map(x509.DNSName, dns),
+            *map(x509.IPAddress, addresses),
+        ]
         start = _moment(now_ms)
         end = start + timedelta(days=days)
         if not 1 <= days <= LONGEST_DAYS:
@@ -228,9 +231,16 @@ def _refuse_unfit_names(role: Role, dns: Sequence[str], addresses: Sequence[IPv4
             hint="add --dns NAME or --ip ADDRESS, as it stands in the addresses that others dial",
         )
     if not listens and (dns or addresses):
-        raise BadConfig(f"nobody dials a {role.value}", hint="leave out --dns and --ip")
-    if any("*" in name or not name for name in dns):
-        raise BadConfig("a DNS name is empty or has a wildcard", hint="name every host by its own name")
+        raise BadConfig(
+            f"nothing connects to a {role.value}, so its certificate has no DNS name or address",
+            hint="leave out --dns and --ip",
+        )
+    for host in dns:
+        if not _HOST.match(host):
+            raise BadConfig(
+                f"{host!r} is not the DNS name of one host",
+                hint="give every host a name of its own, without wildcards, in ASCII (xn--…)",
+            )
 
 
 def _trust_domain(certificate: x509.Certificate) -> str:
