@@ -92,6 +92,13 @@ class PeerNotReading(ProtocolViolation):
     retryable = True
 
 
+class TooManyConnections(IopError):
+    """A listener carries as many connections as it may; the newest one was dropped."""
+
+    code = "too_many_connections"
+    retryable = True
+
+
 class HandshakeTimeout(ProtocolViolation):
     """TLS handshake and hello were not done by their absolute deadline (P34)."""
 

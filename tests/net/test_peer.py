@@ -33,6 +33,7 @@ from iop.errors import (
     UnexpectedMessage,
 )
 from iop.interfaces import IPeer, IPeerApplication
+from iop.net import peer
 from iop.net.peer import FLUSH_SECONDS, UNREAD_LIMIT, PeerFactory, PeerProtocol
 from iop.testing.clock import FakeClock
 from iop.testing.peers import MemoryTransport, PeerPair, attach, in_pieces, memory_identity, whole
@@ -585,6 +586,21 @@ class EndTests(PeerTestCase):
         self.assertFalse(transport.aborted)
         self.clock.advance(FLUSH_SECONDS)
         self.assertTrue(transport.aborted)
+
+
+class ManyConnectionsTests(PeerTestCase):
+    def test_limit_and_one_past(self) -> None:
+        """P32: a listener carries so many connections, wherever they are, and drops one more before its handshake."""
+        self.patch(peer, "CONNECTIONS_LIMIT", 2)
+        factory = self.factory(self.accepting, initiator=False)
+        ends = [attach(factory, EDGE, handshake=False) for _ in range(3)]
+        self.assertEqual([transport.aborted for _, transport in ends], [False, False, True])
+        ends[2][0].handshakeCompleted()
+        self.assertEqual(self.accepting.peers, [])
+        ends[2][0].connectionLost(connectionDone)
+        self.assertTrue(attach(factory, EDGE)[1].aborted)
+        ends[0][0].connectionLost(connectionDone)
+        self.assertFalse(attach(factory, EDGE)[1].aborted)
 
 
 class BackpressureTests(PeerTestCase):

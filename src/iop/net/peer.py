@@ -19,7 +19,7 @@ from zope.interface import implementer
 
 from iop.core.session import Session
 from iop.core.session_table import State
-from iop.errors import IopError, PeerDisconnected, PeerNotReading, ProtocolViolation
+from iop.errors import IopError, PeerDisconnected, PeerNotReading, ProtocolViolation, TooManyConnections
 from iop.interfaces import IPeer
 from iop.net.deadline import Deadline
 from iop.net.tls import why_lost
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 #: Bytes kept for a peer that does not read: the whole windows of 256 runs. One frame more closes the connection.
 UNREAD_LIMIT: Final = 256 * RUN_WINDOW
+#: Connections of one listener, those whose handshake is not done included.
+CONNECTIONS_LIMIT: Final = 4096
 #: How long a last message may take to leave before the connection is cut.
 FLUSH_SECONDS: Final = 2.0
 
@@ -49,31 +51,16 @@ class PeerProtocol(Protocol):
 
     Nothing is delivered, and the application does not exist, before the TLS handshake is complete and ``identify`` has
     named the peer. The application hears of the end exactly once, from within whatever ended the connection.
-
-    :param initiator: whether this side dialled.
-    :param application: makes the application of one connection.
-    :param identify: reads the verified identity of a transport; raises :class:`~iop.errors.IdentityRefused`.
     """
 
     identity: Identity
     transport: ITlsTransport
 
-    def __init__(
-        self,
-        dialect: Dialect,
-        *,
-        initiator: bool,
-        application: Callable[[], IPeerApplication],
-        clock: IClock,
-        identify: Callable[[ITransport], Identity],
-    ) -> None:
-        self._dialect = dialect
-        self._initiator = initiator
-        self._make_application = application
+    def __init__(self, factory: PeerFactory) -> None:
+        self._factory = factory
         self._application: IPeerApplication | None = None
-        self._clock = clock
-        self._identify = identify
-        self._deadline = Deadline(clock, self._expired)
+        self._clock = factory.clock
+        self._deadline = Deadline(factory.clock, self._expired)
         self._paused = False
         #: Frames that the transport was not given because it is full, and their bytes.
         self._unwritten: deque[bytes] = deque()
@@ -83,8 +70,12 @@ class PeerProtocol(Protocol):
 
     def connectionMade(self) -> None:
         """The deadline of handshake and hello runs from here (W7)."""
-        self._session = Session(self._dialect, initiator=self._initiator, outlet=self, now=self._clock.boot)
+        factory = self._factory
+        self._session = Session(factory.dialect, initiator=factory.initiator, outlet=self, now=self._clock.boot)
         self._decoder = FrameDecoder(self._session.frame_limit)
+        if not factory.opened(self):
+            self.close(TooManyConnections(f"this listener carries {CONNECTIONS_LIMIT} connections already"))
+            return
         self.transport.registerProducer(self, True)
         self._arm()
 
@@ -111,6 +102,7 @@ class PeerProtocol(Protocol):
         self.connected = 0
         self._session.close(why_lost(self.transport, reason) or PeerDisconnected("the connection ended"))
         self._deadline.stop()
+        self._factory.closed(self)
 
     # -- IPushProducer ------------------------------------------------------------------------------------------------
 
@@ -209,8 +201,8 @@ class PeerProtocol(Protocol):
 
     def _meet(self) -> None:
         if self._session.state is State.CONNECTING:
-            self.identity = self._identify(self.transport)
-            self._application = self._make_application()
+            self.identity = self._factory.identify(self.transport)
+            self._application = self._factory.application()
         self._session.tls_up()
         if self._session.state is State.HELLO_DUE:
             self._present().connected(self)
@@ -247,7 +239,12 @@ class PeerProtocol(Protocol):
 
 
 class PeerFactory(Factory):
-    """Makes the connections of one listener or dialler. Parameters as for :class:`PeerProtocol`."""
+    """Makes the connections of one listener or dialler.
+
+    :param initiator: whether this side dials.
+    :param application: makes the application of one connection.
+    :param identify: reads the verified identity of a transport; raises :class:`~iop.errors.IdentityRefused`.
+    """
 
     noisy = False
 
@@ -260,18 +257,27 @@ class PeerFactory(Factory):
         clock: IClock,
         identify: Callable[[ITransport], Identity],
     ) -> None:
-        self._make = partial(
-            PeerProtocol,
-            dialect,
-            initiator=initiator,
-            application=application,
-            clock=clock,
-            identify=identify,
-        )
+        self.dialect = dialect
+        self.initiator = initiator
+        self.application = application
+        self.clock = clock
+        self.identify = identify
+        self._connections: set[PeerProtocol] = set()
 
     def buildProtocol(self, addr: IAddress | None) -> PeerProtocol:
-        """A protocol for one connection."""
-        return self._make()
+        """A protocol for one connection; whether that may stay, :meth:`opened` says."""
+        return PeerProtocol(self)
+
+    def opened(self, connection: PeerProtocol) -> bool:
+        """``connection`` is up; answers whether it may stay."""
+        if len(self._connections) >= CONNECTIONS_LIMIT:
+            return False
+        self._connections.add(connection)
+        return True
+
+    def closed(self, connection: PeerProtocol) -> None:
+        """``connection`` is gone."""
+        self._connections.discard(connection)
 
 
 def _settle(answer: Deferred[Message], outcome: Message | IopError) -> None:
