@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from io import BytesIO
 from typing import Any
 
 from treq.testing import StubTreq
 from twisted.internet.defer import Deferred
 from twisted.web.iweb import IResponse
+from twisted.web.server import Request
 
 from iop.crypto.tokens import mint
 from iop.errors import AlreadyExists
-from iop.records import Committed, SlotRecord, TokenKind
+from iop.records import Committed, NewSlot, SlotRecord, TokenKind
 from tests.control_plane.world import CANARY, WorldCase, result_of
 
 URL = "https://control.test"
@@ -131,6 +133,20 @@ class SlotTests(ApiCase):
         _, listed = self.call("GET", "/v1/slots")
         self.assertEqual([slot["name"] for slot in listed["slots"]], ["main", "second"])
         self.assertEqual(set(listed["slots"][0]), set(made) - {"generation", "edges", "effective_by"})
+
+    def test_the_body_is_zeroed_before_anything_is_waited_for(self) -> None:
+        """K24: from when it is sealed, what the server buffered of a secret is zeros."""
+        body, create = BytesIO(), self.world.store.slots.create
+        seen: list[bytes] = []
+
+        def record(slot: NewSlot, actor: str) -> Deferred[Committed[SlotRecord]]:
+            seen.append(body.getvalue())
+            return create(slot, actor)
+
+        self.patch(Request, "gotLength", lambda request, length: setattr(request, "content", body))
+        self.patch(self.world.store.slots, "create", record)
+        self.assertEqual(self.create()[0].code, 201)
+        self.assertEqual(seen, [bytes(len(CANARY))])
 
     def test_what_was_stored_is_what_a_lease_brings(self) -> None:
         """The secret that came over HTTPS is sealed so that this Control Plane can open it again."""
