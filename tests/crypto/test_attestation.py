@@ -236,6 +236,14 @@ class VerifyTests(VerifierCase):
         good.certificate_chain.extend([root] * (CHAIN_LIMIT - 1))
         self.assertTrue(self.holds(good))
 
+    def test_chain_that_an_edge_invents(self) -> None:
+        """L3: a certificate whose signatures may cost anything is refused before any path is looked for."""
+        for key in (ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP521R1())):
+            word = Word().signed()
+            word.certificate_chain.append(self_signed(key).public_bytes(Encoding.DER))
+            error = self.assertRaises(AttestationRefused, self.verify, word)
+            self.assertIn("neither P-256 nor Ed25519", error.message)
+
     def test_every_bit(self) -> None:
         """Any one bit flipped in statement or signature is refused."""
         good = Word().signed()

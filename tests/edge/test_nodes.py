@@ -11,6 +11,7 @@ from zope.interface.verify import verifyObject
 
 from iop.core.pool import Place, Want
 from iop.core.selectors import parse
+from iop.crypto.attestation import CERTIFICATE_LIMIT
 from iop.edge.nodes import NodeConnection
 from iop.errors import NoNode, UnexpectedMessage
 from iop.interfaces import IPeerApplication
@@ -312,6 +313,10 @@ class RegistrationTests(SynchronousTestCase):
             self.assertRefused(node, offer)
         offer = node.offer()
         offer.attestation.certificate_chain.extend([b"issuer"] * 8)
+        self.assertRefused(node, offer)
+        # what the Control Plane would refuse by its length must not make a lease request too large to be sent
+        offer = node.offer()
+        offer.attestation.certificate_chain[:] = [bytes(CERTIFICATE_LIMIT + 1)]
         self.assertRefused(node, offer)
         offer = node.offer()
         offer.attestation.statement += b"\x78\x01"

@@ -332,7 +332,8 @@ class ViolationTests(RunsCase):
         """R7: late credit is no violation; credit for a run that never was is one."""
         self.open(b"body")
         self.receive(self.failed(), runtime_pb2.RunCredit(run=1, bytes=4))
-        self.refused(UnexpectedMessage, runtime_pb2.RunCredit(run=2, bytes=4))
+        for number in (0, 2, 2**64 - 1):
+            self.refused(UnexpectedMessage, runtime_pb2.RunCredit(run=number, bytes=4))
 
     def test_credit_never_taken(self) -> None:
         """R4"""

@@ -34,7 +34,7 @@ from iop.errors import (
 )
 from iop.interfaces import IPeer, IPeerApplication
 from iop.net import peer
-from iop.net.peer import FLUSH_SECONDS, UNREAD_LIMIT, PeerFactory, PeerProtocol
+from iop.net.peer import FLUSH_SECONDS, FRAME_COST, UNREAD_LIMIT, PeerFactory, PeerProtocol
 from iop.testing.clock import FakeClock
 from iop.testing.peers import MemoryTransport, PeerPair, attach, in_pieces, memory_identity, whole
 from iop.units import (
@@ -42,6 +42,7 @@ from iop.units import (
     FRAME_BEFORE_HELLO,
     FRAME_LIMIT,
     HANDSHAKE_SECONDS,
+    HELLO_ANSWER_LIMIT,
     KEEPALIVE_SECONDS,
     SILENCE_SECONDS,
     Identity,
@@ -57,7 +58,7 @@ from iop.wire.control_pb2 import (
 )
 from iop.wire.dialect import CONTROL, RUNTIME, Dialect
 from iop.wire.framing import encode_frame
-from iop.wire.runtime_pb2 import NodeHelloRequest, NodeHelloResponse, Ping, RunBody, RunRequest
+from iop.wire.runtime_pb2 import NodeHelloRequest, NodeHelloResponse, Ping, RunBody, RunCancel, RunRequest
 from tests.memory import kept
 
 EDGE = Identity("test.example", Role.EDGE, "edge")
@@ -588,7 +589,45 @@ class EndTests(PeerTestCase):
         self.assertTrue(transport.aborted)
 
 
+class FrameLimitTests(PeerTestCase):
+    """W2, P32: which limit a frame is judged by, also when what this side did itself has moved it."""
+
+    def test_hello_answer_at_its_limit(self) -> None:
+        """A projection travels whole in the answer to the very first frame."""
+        around = len(CONTROL.encode(1, EdgeHelloResponse(accepted=True, message="x" * FRAME_LIMIT))) - FRAME_LIMIT
+        answer = EdgeHelloResponse(accepted=True, message="x" * (HELLO_ANSWER_LIMIT - around))
+        for split in (whole, in_pieces(65_521)):
+            self.dialling, self.accepting = Recorder(), Recorder(lambda message: succeed(answer))
+            pair = self.pair(split=split, hello=False)
+            asked = self.dialling.peer.request(HELLO, 5.0)
+            pair.pump()
+            self.assertEqual(self.successResultOf(asked), answer)
+
+    def test_first_frame_after_a_late_hello_answer(self) -> None:
+        """The acceptor answers the hello when it has read its store; what comes next is judged by the new limit."""
+        late: Deferred[Message] = Deferred()
+        self.accepting = Recorder(lambda message: late if message == HELLO else self.accepting.agree(message))
+        pair = self.pair(hello=False)
+        self.dialling.peer.request(HELLO, 5.0)
+        pair.pump()
+        late.callback(EdgeHelloResponse(accepted=True))
+        pair.pump()
+        large = self.dialling.peer.request(AcquireLeaseRequest(request_id="x" * FRAME_BEFORE_HELLO), 5.0)
+        pair.pump()
+        self.successResultOf(large)
+
+
 class ManyConnectionsTests(PeerTestCase):
+    def test_strangers_make_room(self) -> None:
+        """P34: whoever only connects is dropped for the next one, oldest first; who is enrolled stays."""
+        self.patch(peer, "STRANGERS_LIMIT", 2)
+        factory = self.factory(self.accepting, initiator=False)
+        enrolled, transport = attach(factory, EDGE)
+        enrolled.dataReceived(frame(1, HELLO))
+        strangers = [attach(factory, EDGE, handshake=False)[1] for _ in range(3)]
+        self.assertEqual([each.aborted for each in strangers], [True, False, False])
+        self.assertFalse(transport.aborted)
+
     def test_limit_and_one_past(self) -> None:
         """P32: a listener carries so many connections, wherever they are, and drops one more before its handshake."""
         self.patch(peer, "CONNECTIONS_LIMIT", 2)
@@ -618,6 +657,17 @@ class BackpressureTests(PeerTestCase):
             self.assertLess(written, UNREAD_LIMIT // BODY_PIECE + 3)
         self.assertIsInstance(self.accepting.reason, PeerNotReading)
         self.assertGreater(written, UNREAD_LIMIT // BODY_PIECE - 3)
+
+    def test_small_frames_count_for_what_they_cost(self) -> None:
+        """A kept frame of a few bytes is an object of its own, so that counts too."""
+        self.pair(RUNTIME).acceptor_transport.held = True
+        self.accepting.peer.notify(self.piece())
+        self.accepting.peer.notify(self.piece())
+        written = 0
+        while not self.accepting.reasons:
+            self.accepting.peer.notify(RunCancel(run=1))
+            written += 1
+        self.assertLess(written, UNREAD_LIMIT // FRAME_COST)
 
     def test_peer_that_reads(self) -> None:
         """Any amount goes to a peer that takes it."""

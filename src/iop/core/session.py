@@ -12,7 +12,7 @@ from typing import Final, Protocol, cast
 from google.protobuf.message import Message
 
 from iop.core.correlation import Done, Inbound, Outbound
-from iop.core.session_table import TABLE, Input, State, Verdict
+from iop.core.session_table import ACCEPTED, TABLE, Input, State, Verdict
 from iop.errors import (
     Draining,
     FrameTooLarge,
@@ -29,8 +29,6 @@ from iop.errors import (
 from iop.units import FRAME_BEFORE_HELLO, FRAME_LIMIT, HANDSHAKE_SECONDS, KEEPALIVE_SECONDS, SILENCE_SECONDS
 from iop.wire.dialect import PING, PONG, Dialect
 from iop.wire.runtime_pb2 import Ping, Pong
-
-_ACCEPTED: Final = frozenset({State.READY, State.DRAINING})
 
 
 class Outlet(Protocol):
@@ -91,7 +89,7 @@ class Session:
         if self.state is State.CLOSED:
             return None
         due = self._hello_deadline
-        if self.state in _ACCEPTED:
+        if self.state in ACCEPTED:
             due = min(self._sent + KEEPALIVE_SECONDS, self._heard + SILENCE_SECONDS)
         deadline = self._outbound.next_deadline()
         return due if deadline is None else min(due, deadline)
@@ -124,7 +122,7 @@ class Session:
         if not self._admit(Input.TICK):
             return
         now = self._now()
-        if self.state not in _ACCEPTED:
+        if self.state not in ACCEPTED:
             if now >= self._hello_deadline:
                 self.close(HandshakeTimeout(f"TLS handshake and hello took longer than {HANDSHAKE_SECONDS:g} s"))
         elif now >= self._heard + SILENCE_SECONDS:
@@ -264,7 +262,7 @@ class Session:
 
     def _limit(self, *, initiator: bool) -> int:
         """The most bytes of an envelope that side may send now (W2)."""
-        if self.state in _ACCEPTED:
+        if self.state in ACCEPTED:
             return FRAME_LIMIT if initiator else self._dialect.acceptor_limit
         if self.state is State.HELLO_ASKED and not initiator:
             return self._dialect.hello_answer_limit

@@ -21,6 +21,10 @@ class State(Enum):
     CLOSED = "closed"
 
 
+#: The states after an accepted hello.
+ACCEPTED: Final = frozenset({State.READY, State.DRAINING})
+
+
 class Input(Enum):
     """Everything that can happen to a connection."""
 

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 DOMAIN: Final = b"iop/node-key/v1\0"
-CHAIN_LIMIT: Final = 4
-CERTIFICATE_LIMIT: Final = 16 * 1024
+#: A leaf and at most one intermediate.
+CHAIN_LIMIT: Final = 2
+CERTIFICATE_LIMIT: Final = 4 * 1024
 STATEMENT_LIMIT: Final = 1024
 SIGNATURE_LIMIT: Final = 128
 VERDICT_LIMIT: Final = 1024
@@ -102,7 +103,7 @@ class AttestationVerifier:
         :param now_ms: wall time counted by boot time, so never going back.
         :raises AttestationRefused: if anything in it does not hold.
         """
-        _check_lengths(attestation)
+        check_size(attestation)
         presented = _fingerprint(attestation, edge, node, public_key)
         verdict = self._verdicts.get(presented)
         if verdict is None:
@@ -148,6 +149,9 @@ class AttestationVerifier:
     def _verified_leaf(self, chain: Sequence[bytes], now_ms: int) -> tuple[x509.Certificate, int]:
         try:
             leaf, *others = (x509.load_der_x509_certificate(each) for each in chain)
+            # An Edge can invent chains. Two certificates with keys of a fixed cost leave nothing to search for.
+            for certificate in (leaf, *others):
+                _attesting_key(certificate)
             now = datetime.fromtimestamp(now_ms / 1000, UTC)
             verified = self._policy.time(now).build_client_verifier().verify(leaf, others)
         except (ValueError, x509.InvalidVersion, VerificationError):
@@ -156,15 +160,19 @@ class AttestationVerifier:
         return leaf, int(until.timestamp() * 1000)
 
 
-def _check_lengths(attestation: runtime_pb2.NodeKeyAttestation) -> None:
+def check_size(attestation: runtime_pb2.NodeKeyAttestation) -> None:
+    """Refuse what no Node's attestation is, before anything in it is read.
+
+    :raises AttestationRefused: for no certificate, more than a leaf and one intermediate, or a part that is too long.
+    """
     chain = attestation.certificate_chain
     if (
         not 1 <= len(chain) <= CHAIN_LIMIT
         or any(len(certificate) > CERTIFICATE_LIMIT for certificate in chain)
-        or len(attestation.statement) > STATEMENT_LIMIT
-        or len(attestation.signature) > SIGNATURE_LIMIT
+        or not 1 <= len(attestation.statement) <= STATEMENT_LIMIT
+        or not 1 <= len(attestation.signature) <= SIGNATURE_LIMIT
     ):
-        raise AttestationRefused("the attestation has no certificate, or a part of it is too long")
+        raise AttestationRefused("a part of the attestation is missing or too long")
 
 
 def _fingerprint(attestation: runtime_pb2.NodeKeyAttestation, edge: str, node: str, public_key: bytes) -> bytes:
@@ -174,15 +182,25 @@ def _fingerprint(attestation: runtime_pb2.NodeKeyAttestation, edge: str, node: s
     return hashlib.sha256(length_prefixed(*everything)).digest()
 
 
-def _check_signature(leaf: x509.Certificate, attestation: runtime_pb2.NodeKeyAttestation) -> None:
-    message = DOMAIN + attestation.statement
+def _attesting_key(certificate: x509.Certificate) -> ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey:
+    """The certificate's key, if it is of a kind that may attest: one whose signatures cost the same whoever made it."""
     try:
-        key = leaf.public_key()
+        key = certificate.public_key()
+    except (UnsupportedAlgorithm, ValueError):
+        key = None
+    if isinstance(key, ed25519.Ed25519PublicKey):
+        return key
+    if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
+        return key
+    raise AttestationRefused("a certificate of the attestation has a key that is neither P-256 nor Ed25519")
+
+
+def _check_signature(leaf: x509.Certificate, attestation: runtime_pb2.NodeKeyAttestation) -> None:
+    message, key = DOMAIN + attestation.statement, _attesting_key(leaf)
+    try:
         if isinstance(key, ed25519.Ed25519PublicKey):
             key.verify(attestation.signature, message)
-        elif isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
-            key.verify(attestation.signature, message, ec.ECDSA(SHA256()))
         else:
-            raise AttestationRefused("the attestation's certificate key is neither P-256 nor Ed25519")
-    except (InvalidSignature, UnsupportedAlgorithm, ValueError):
+            key.verify(attestation.signature, message, ec.ECDSA(SHA256()))
+    except InvalidSignature:
         raise AttestationRefused("the attestation's signature does not hold") from None

@@ -129,11 +129,10 @@ class Answer:
     def _refused(self, failure: Failure) -> None:
         if self._over:
             return
-        if isinstance(failure.value, IopError):
-            self._refuse(refusal_of(failure.value))
-        else:
+        refusal = refusal_of(failure.value) if isinstance(failure.value, IopError) else INTERNAL
+        if refusal is INTERNAL:
             _log.failure("edge.request.broke", failure, request_id=self._request_id)
-            self._refuse(INTERNAL)
+        self._refuse(refusal)
 
     def _refuse(self, refusal: Refusal) -> None:
         self._status = refusal.status

@@ -12,6 +12,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from iop.crypto import possession
+from iop.crypto.attestation import check_size
 from iop.edge.runs import Runs
 from iop.errors import (
     AttestationRefused,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from iop.secret import Secret
 
 _log = Logger()
-_CHAIN_LIMIT: Final = 8
 _CATEGORIES: Final = {
     "api": runtime_pb2.PROVIDER_CATEGORY_API,
     "local_inference": runtime_pb2.PROVIDER_CATEGORY_LOCAL_INFERENCE,
@@ -274,8 +274,7 @@ class NodeConnection:
 
     def _check_attestation(self, offer: runtime_pb2.NodeKeyOfferRequest) -> None:
         """Only its shape, and that it is about this key: the Control Plane verifies it (C42, L3)."""
-        if not 1 <= len(offer.attestation.certificate_chain) <= _CHAIN_LIMIT or not offer.attestation.signature:
-            raise AttestationRefused("the key comes without an attestation")
+        check_size(offer.attestation)
         try:
             statement = parse_strict(runtime_pb2.NodeKeyStatement, offer.attestation.statement)
         except MalformedFrame:

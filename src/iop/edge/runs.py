@@ -226,7 +226,7 @@ class Runs:
                 self._of(message.run).head(message)
             case runtime_pb2.RunCredit():
                 # it may cross the end of its run on the wire (R7)
-                if message.run in self._open or message.run > self._highest:
+                if not 0 < message.run <= self._highest or message.run in self._open:
                     self._of(message.run).credited(message.bytes)
             case runtime_pb2.RunFailed():
                 _check_failed(message)

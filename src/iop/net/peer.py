@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from iop.core.session import Session
-from iop.core.session_table import State
+from iop.core.session_table import ACCEPTED, State
 from iop.errors import IopError, PeerDisconnected, PeerNotReading, ProtocolViolation, TooManyConnections
 from iop.interfaces import IPeer
 from iop.net.deadline import Deadline
@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 UNREAD_LIMIT: Final = 256 * RUN_WINDOW
 #: Connections of one listener, those whose handshake is not done included.
 CONNECTIONS_LIMIT: Final = 4096
+#: Connections of one listener whose hello nobody has accepted yet.
+STRANGERS_LIMIT: Final = 256
+#: What a kept frame costs beside its bytes.
+FRAME_COST: Final = 64
 #: How long a last message may take to leave before the connection is cut.
 FLUSH_SECONDS: Final = 2.0
 
@@ -66,6 +70,11 @@ class PeerProtocol(Protocol):
         self._unwritten: deque[bytes] = deque()
         self._unread = 0
 
+    @property
+    def accepted(self) -> bool:
+        """Whether a hello was accepted on this connection."""
+        return self._session.state in ACCEPTED
+
     # -- IProtocol, IHandshakeListener --------------------------------------------------------------------------------
 
     def connectionMade(self) -> None:
@@ -90,9 +99,13 @@ class PeerProtocol(Protocol):
             return
         self._decoder.feed(data)
         try:
-            while (frame := self._decoder.next_frame()) is not None:
-                self._session.received(frame)
+            while True:
+                # what this side said since the last frame moves the limit too
                 self._decoder.limit = self._session.frame_limit
+                frame = self._decoder.next_frame()
+                if frame is None:
+                    break
+                self._session.received(frame)
         except ProtocolViolation as violation:
             self.close(violation)
         self._arm()
@@ -115,8 +128,9 @@ class PeerProtocol(Protocol):
         self._paused = False
         # a write may pause
         while self._unwritten and not self._paused:
-            self._unread -= len(self._unwritten[0])
-            self.transport.write(self._unwritten.popleft())
+            frame = self._unwritten.popleft()
+            self._unread -= len(frame) + FRAME_COST
+            self.transport.write(frame)
 
     def stopProducing(self) -> None:
         """The transport closes; ``connectionLost`` follows."""
@@ -158,10 +172,11 @@ class PeerProtocol(Protocol):
         frame = encode_frame(payload)
         if not self._paused:
             self.transport.write(frame)
-        elif self._unread + len(frame) > UNREAD_LIMIT:
+            return
+        self._unread += len(frame) + FRAME_COST
+        if self._unread > UNREAD_LIMIT:
             self.close(PeerNotReading(f"the peer leaves more than {UNREAD_LIMIT} bytes unread"))
         else:
-            self._unread += len(frame)
             self._unwritten.append(frame)
 
     def asked(self, request: int, message: Message) -> None:
@@ -262,22 +277,29 @@ class PeerFactory(Factory):
         self.application = application
         self.clock = clock
         self.identify = identify
-        self._connections: set[PeerProtocol] = set()
+        #: Oldest first.
+        self._connections: dict[PeerProtocol, None] = {}
 
     def buildProtocol(self, addr: IAddress | None) -> PeerProtocol:
         """A protocol for one connection; whether that may stay, :meth:`opened` says."""
         return PeerProtocol(self)
 
     def opened(self, connection: PeerProtocol) -> bool:
-        """``connection`` is up; answers whether it may stay."""
+        """``connection`` is up; answers whether it may stay.
+
+        Of those that nobody has accepted yet, the oldest makes room, so that whoever only connects keeps nobody out.
+        """
         if len(self._connections) >= CONNECTIONS_LIMIT:
             return False
-        self._connections.add(connection)
+        self._connections[connection] = None
+        strangers = [each for each in self._connections if not each.accepted]
+        if len(strangers) > STRANGERS_LIMIT:
+            strangers[0].close(TooManyConnections("too many connections wait for their hello"))
         return True
 
     def closed(self, connection: PeerProtocol) -> None:
         """``connection`` is gone."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
 
 
 def _settle(answer: Deferred[Message], outcome: Message | IopError) -> None:
