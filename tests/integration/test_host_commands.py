@@ -199,7 +199,7 @@ class HostCommandTests(SynchronousTestCase):
             assert self.execute("SELECT kind, name FROM denials") == [(kind, "name-1")]
             code, out, err = self.iop(kind, "allow", "name-1")
             assert (code, err) == (0, "")
-            assert f"The {kind} name-1 is allowed." in out
+            assert f"{kind.title()} name-1 is allowed." in out
         assert self.execute("SELECT DISTINCT substr(actor, 1, 5) FROM audit") == [("host:",)]
         code, out, err = self.iop("node", "deny", "Not A Name")
         assert (code, out) == (1, "")

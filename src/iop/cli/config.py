@@ -32,11 +32,13 @@ def config() -> None:
     """
 
 
-@config.command()
+@config.command(short_help="Check a configuration file; every mistake is listed.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def check(file: Path, as_json: bool) -> None:
     """Check the configuration FILE of any role: every mistake is listed, nothing is started.
+
+    The files and addresses that FILE names are not opened; the role does that when it starts.
 
     \b
     Examples:

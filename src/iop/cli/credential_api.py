@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, urlencode, urlsplit
 
+from OpenSSL.SSL import Error as TlsError
 from treq.client import HTTPClient
 from twisted.internet.defer import CancelledError, TimeoutError
 from twisted.internet.error import ConnectError, ConnectionClosed, DNSLookupError
-from twisted.web.client import Agent, ResponseFailed, ResponseNeverReceived
+from twisted.web.client import Agent, ResponseFailed
 from twisted.web.http_headers import Headers
 
 from iop.crypto.tokens import parse_token
@@ -71,8 +72,7 @@ class CredentialApi:
     """
 
     def __init__(self, reactor: IReactor, url: str, ca: Path, token_file: Path) -> None:
-        parts = urlsplit(url)
-        if parts.scheme != "https" or not parts.hostname or parts.path.strip("/") or parts.query or parts.username:
+        if not _is_origin(url):
             raise BadConfig(
                 "the credential API's URL must be https://HOST:PORT", hint="for example --url https://127.0.0.1:7444"
             )
@@ -130,15 +130,30 @@ class CredentialApi:
             await response.collect(keep)
         except (ConnectError, ConnectionClosed, DNSLookupError, ResponseFailed, CancelledError, TimeoutError) as error:
             raise self._unreachable(error) from None
-        return _object(response.code, bytes(content))
+        return read_answer(response.code, bytes(content))
 
     def _unreachable(self, error: Exception) -> ApiUnreachable:
-        if isinstance(error, ResponseNeverReceived):
-            return ApiUnreachable(
-                f"{self._url} is not the server it should be, or broke off",
-                hint="check --ca, and that the server's certificate names this host",
-            )
+        if isinstance(error, ResponseFailed):
+            if any(isinstance(reason.value, TlsError) for reason in error.reasons):
+                return ApiUnreachable(
+                    f"{self._url} is not the server that it should be",
+                    hint="check --ca, that the server's certificate is for this host, and --url",
+                )
+            return ApiUnreachable(f"{self._url} was reached but did not answer", hint="check --url, and try again")
+        if isinstance(error, DNSLookupError):
+            return ApiUnreachable(f"the host of {self._url} is not known", hint="check --url")
         return ApiUnreachable(f"nothing answers at {self._url}", hint="check --url, and that the Control Plane runs")
+
+
+def _is_origin(url: str) -> bool:
+    """Whether ``url`` is ``https://HOST[:PORT]`` and nothing else."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    plain = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username)
+    return parts.scheme == "https" and bool(parts.hostname) and plain and port != 0
 
 
 def read_token(path: Path) -> str:
@@ -154,7 +169,7 @@ def read_token(path: Path) -> str:
         text[:] = bytes(len(text))
 
 
-def _object(status: int, content: bytes) -> Json:
+def read_answer(status: int, content: bytes) -> Json:
     """The object of a good answer; the error of any other."""
     try:
         value = json.loads(content)
@@ -164,13 +179,18 @@ def _object(status: int, content: bytes) -> Json:
         raise _bad_answer(status)
     if 200 <= status < 300:
         return value
-    code = str(value.get("code", "unknown"))
-    message = str(value.get("detail") or f"the server answered {status}")
-    hint = str(value.get("hint", ""))
+    if not isinstance(value.get("code"), str):
+        raise _bad_answer(status)
+    code, message, hint = value["code"], str(value.get("detail", "")), str(value.get("hint", ""))
     if code in _SAME:
         raise _SAME[code](message, hint=hint)
     raise ApiRefused(status, code, message, hint=hint)
 
 
 def _bad_answer(status: int) -> ApiRefused:
-    return ApiRefused(status, "bad_answer", f"the server answered {status} with something that this API does not say")
+    return ApiRefused(
+        status,
+        "bad_answer",
+        f"the server answered {status}, but not as the credential API does",
+        hint="check --url: it is the address in [credential_https] of the Control Plane",
+    )

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from iop.records import Committed
 
 
-def denials_of(kind: str, title: str) -> click.Group:
+def denials_of(kind: str, title: str, effect: str) -> click.Group:
     """The commands ``deny`` and ``allow`` for names of one kind.
 
     :param kind: ``node`` or ``edge``.
     :param title: the same as a word of prose.
+    :param effect: a sentence that says what a denial ends, and when.
     """
 
     @click.group(
@@ -33,12 +34,15 @@ def denials_of(kind: str, title: str) -> click.Group:
         pass
 
     @group.command(
-        help=f"""Deny the {title} NAME: nothing is sealed to it, or accepted from it, from when this returns.
+        short_help=f"Deny the {title} NAME.",
+        help=f"""Deny the {title} NAME, whether it was ever seen or not. {effect}
+
+        Exit code 3: denied, but not every Edge is known to have it yet.
 
         \b
         Example:
           iop {kind} deny {kind}-1 --config control-plane.toml
-        """
+        """,
     )
     @click.argument("name")
     @config_option
@@ -47,12 +51,13 @@ def denials_of(kind: str, title: str) -> click.Group:
         _change(config_path, kind, name, lambda store: store.denials.deny(kind, name, actor()), as_json, denied=True)
 
     @group.command(
+        short_help=f"Lift the denial of the {title} NAME.",
         help=f"""Lift the denial of the {title} NAME.
 
         \b
         Example:
           iop {kind} allow {kind}-1 --config control-plane.toml
-        """
+        """,
     )
     @click.argument("name")
     @config_option
@@ -76,5 +81,5 @@ def _change(
     if as_json:
         click.echo(json.dumps({kind: name, "denied": denied, **reached.as_json()}))
     else:
-        click.echo(f"The {kind} {name} is {'denied' if denied else 'allowed'}.")
+        click.echo(f"{kind.title()} {name} is {'denied' if denied else 'allowed'}.")
     reached.finish(as_json=as_json)

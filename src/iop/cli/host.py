@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import click
 from twisted.internet.defer import Deferred
 
+from iop.cli.answers import reached
 from iop.cli.reactor import run_in_reactor
 from iop.core.barrier import barrier
 from iop.errors import StoreBusy, StoreUnavailable
@@ -83,11 +84,8 @@ class Reached(Generic[T]):
             click.echo(f"Committed, not confirmed: Edges may act on what was before until {by}.", err=True)
             sys.exit(NOT_CONFIRMED)
         if not as_json:
-            late = self.barrier.cut_off + self.barrier.unconfirmed
-            rest = f", {late} were cut off or could not confirm; it holds everywhere by {by}" if late else ""
-            click.echo(
-                f"Generation {self.committed.generation}: {self.barrier.acknowledged} Edges acknowledged it{rest}."
-            )
+            found = self.barrier
+            click.echo(reached(self.committed.generation, found.acknowledged, found.cut_off, found.unconfirmed, by=by))
 
 
 def actor() -> str:

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from iop.crypto.issuer import Issuer, PinnedIssuers, write_public_set
 from iop.crypto.key_files import refuse_existing
@@ -59,18 +57,15 @@ def init(key: Path, public: Path, as_json: bool) -> None:
 @_PUBLIC
 @_JSON
 def list_issuers(public: Path, as_json: bool) -> None:
-    """Show the issuers in a public set.
+    """Show the key id of each issuer in a public set.
 
     \b
     Example:
       iop issuer list --public issuers.json
     """
-    pinned = PinnedIssuers.load(public)
+    entries = [{"key_id": key_id.hex(), "public_key": key.hex()} for key_id, key in PinnedIssuers.load(public)]
     if as_json:
-        entries = [{"key_id": key_id.hex(), "public_key": key.hex()} for key_id, key in pinned]
         click.echo(json.dumps({"issuers": entries}))
         return
-    table = Table("#", "Key id", title=f"Issuers in {public}")
-    for number, (key_id, _) in enumerate(pinned, 1):
-        table.add_row(str(number), key_id.hex())
-    Console().print(table)
+    for entry in entries:
+        click.echo(entry["key_id"])

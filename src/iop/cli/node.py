@@ -2,4 +2,4 @@
 
 from iop.cli.denial import denials_of
 
-node = denials_of("node", "Node")
+node = denials_of("node", "Node", "From when this returns, no lease is sealed to it.")

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.table import Table
 
+from iop.cli.answers import print_list
 from iop.cli.host import actor, config_option, json_option, mutate, with_store
 from iop.control_plane.config import load
 from iop.crypto.tokens import mint
@@ -30,10 +29,10 @@ def principal() -> None:
 @config_option
 @json_option
 def create(name: str, config_path: Path, as_json: bool) -> None:
-    """Make the principal NAME with two tokens, each shown this once.
+    """Make the principal NAME with two tokens, which are shown this once.
 
-    The use token opens Edges; the manage token stores credentials and routes. Exit code 3: made, but not every Edge is
-    known to have it yet.
+    The use token is for requests to Edges; the manage token is for `iop slot` and `iop route`. Exit code 3: made, but
+    not every Edge is known to have it yet.
 
     \b
     Example:
@@ -48,7 +47,7 @@ def create(name: str, config_path: Path, as_json: bool) -> None:
             click.echo(f"Principal {made.value.name} ({made.value.principal}) made.")
             click.echo(f"use token:    {use.text.reveal().decode()}")
             click.echo(f"manage token: {manage.text.reveal().decode()}")
-            click.echo("Keep both now: they are not shown again.")
+            click.echo("Keep both in files of mode 0600 now: they are not shown again.")
 
     with use.text, manage.text:
         reached = mutate(
@@ -82,13 +81,11 @@ def list_principals(config_path: Path, as_json: bool) -> None:
         return await store.principals.all()
 
     found = with_store(load(config_path), work)
-    if as_json:
-        entries = [
-            {"principal": each.principal, "name": each.name, "created": rfc3339(each.created_ms)} for each in found
-        ]
-        click.echo(json.dumps({"principals": entries}))
-        return
-    table = Table("principal", "name", "created")
-    for each in found:
-        table.add_row(each.principal, each.name, rfc3339(each.created_ms))
-    Console().print(table)
+    entries = [{"principal": each.principal, "name": each.name, "created": rfc3339(each.created_ms)} for each in found]
+    print_list(
+        {"principals": entries},
+        "principals",
+        ("name", "principal", "created"),
+        f"There are no principals. Make one: iop principal create NAME --config {config_path}",
+        as_json=as_json,
+    )

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import click
 
-from iop.cli.answers import print_mutation, print_table
+from iop.cli.answers import print_list, print_mutation
 from iop.cli.api_options import Server, with_server
 from iop.cli.secret_input import read_secret
 
-_COLUMNS = ("slot", "name", "profile", "target", "state", "revision", "credential_revision")
+_COLUMNS = ("slot", "name", "profile", "target", "state")
 
 
 @click.group()
 def slot() -> None:
-    """Store provider secrets in slots, and look at slots. A stored secret never comes back.
+    """Store provider secrets in slots, and list slots. A stored secret never comes back.
+
+    The commands need a Control Plane that runs, and a manage token from `iop principal create`.
 
     \b
     Examples (with IOP_URL, IOP_CA and IOP_TOKEN_FILE set):
@@ -23,9 +25,9 @@ def slot() -> None:
 
 
 @slot.command()
-@click.option("--name", required=True, help="Your name for the slot.")
-@click.option("--profile", required=True, help="How the secret is used: openai, openai-compatible, none.")
-@click.option("--target", required=True, help="The one place it may be sent to, as Nodes name it.")
+@click.option("--name", required=True, help="Your name for the slot: 1 to 63 of a-z 0-9 . _ -")
+@click.option("--profile", required=True, help="How the secret is used: openai, openai-compatible, anthropic, none.")
+@click.option("--target", required=True, help="The only place it may be sent to: NAME of a Node's [targets.NAME].")
 @click.option("--secret-file", required=True, metavar="FILE|-", help="Private file with the secret, or - for stdin.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_server
@@ -52,4 +54,5 @@ def list_slots(server: Server, as_json: bool) -> None:
     Example:
       iop slot list --json
     """
-    print_table(server.call(lambda api: api.slots()), "slots", _COLUMNS, as_json=as_json)
+    answer = server.call(lambda api: api.slots())
+    print_list(answer, "slots", _COLUMNS, "You have no slots. Make one: iop slot create --help", as_json=as_json)

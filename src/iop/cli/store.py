@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from iop.cli.answers import print_facts
 from iop.cli.host import config_option, json_option
 from iop.control_plane.config import load
+from iop.files import make_folder
 from iop.store import schema
 from iop.store.lock import ControlPlaneLock, is_held
 
@@ -21,11 +20,11 @@ def store() -> None:
     """Make the Control Plane's database, bring it up to date, look at it."""
 
 
-@store.command()
+@store.command(short_help="Make the database, or bring it up to date.")
 @config_option
 @json_option
 def migrate(config_path: Path, as_json: bool) -> None:
-    """Make the database, or bring it to this version's schema. The Control Plane must not run.
+    """Make the database and the folder it is in, or bring it to this version's schema. The Control Plane must not run.
 
     \b
     Example:
@@ -33,6 +32,7 @@ def migrate(config_path: Path, as_json: bool) -> None:
     """
     config = load(config_path)
     path = config.store.path
+    make_folder(path.parent)
     lock = ControlPlaneLock.acquire(path)
     try:
         schema.migrate(path, config.deployment.id)
@@ -44,7 +44,7 @@ def migrate(config_path: Path, as_json: bool) -> None:
         click.echo(f"{path} has schema {schema.CURRENT}, the current one.")
 
 
-@store.command()
+@store.command(short_help="Show what the database is, and whether it is in use.")
 @config_option
 @json_option
 def status(config_path: Path, as_json: bool) -> None:
@@ -67,9 +67,6 @@ def status(config_path: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(facts))
         return
-    table = Table(show_header=False)
-    for fact, value in facts.items():
-        table.add_row(fact.replace("_", " "), Text("unknown" if value is None else str(value)))
-    Console().print(table)
+    print_facts(facts)
     if not found.current:
-        click.echo("Bring it up to date: iop store migrate --config FILE")
+        click.echo(f"Bring it up to date: iop store migrate --config {config_path}")
