@@ -108,7 +108,8 @@ class Load:
                         self.acknowledged[name] = json.loads(text)["slot"]
                 else:
                     self._saw("mutations failed visibly", f"{status} {_code(text)}")
-            time.sleep(0.5)
+            # two owners share one principal, who may make a change a second
+            time.sleep(2.0)
 
     def _create(self, name: str) -> tuple[int, str]:
         path = f"/v1/slots?name={quote(name)}&profile=openai&target=stand-in"

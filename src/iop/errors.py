@@ -189,6 +189,12 @@ class AlreadyExists(IopError):
     code = "already_exists"
 
 
+class QuotaReached(IopError):
+    """There is no room for more of this; nothing was changed."""
+
+    code = "quota_reached"
+
+
 class RevisionMismatch(IopError):
     """The expected revision is not the current one (K13)."""
 
@@ -286,14 +292,16 @@ class ApiRefused(IopError):
 
     :param status: the HTTP status to answer with.
     :param reason: the stable code in the problem document.
+    :param retry_after: seconds after which the same call may succeed, or 0.
     """
 
     code = "api_refused"
 
-    def __init__(self, status: int, reason: str, message: str, *, hint: str = "") -> None:
+    def __init__(self, status: int, reason: str, message: str, *, hint: str = "", retry_after: int = 0) -> None:
         super().__init__(message, hint=hint)
         self.status = status
         self.reason = reason
+        self.retry_after = retry_after
 
 
 # -- projection, fences, leases ---------------------------------------------------------------------------------------

@@ -184,6 +184,7 @@ class SlotTests(ApiCase):
             (f"?name={'a' * 64}&profile=openai&target=lab", "bad_name"),
             ("?name=&profile=openai&target=lab", "bad_name"),
         ):
+            self.world.clock.advance(1)
             response, document = self.create(query)
             self.assertEqual((response.code, document["code"]), (400, code), query)
         self.assertEqual(self.create(f"?name={'a' * 63}&profile=openai&target=lab")[0].code, 201)
@@ -227,6 +228,21 @@ class SlotTests(ApiCase):
         self.treq.flush()
         document = json.loads(result_of(self.treq.content(result_of(answer))))
         self.assertEqual(document["edges"], {"acknowledged": 1, "cut_off": 0, "unconfirmed": 0})
+
+
+class RateTests(ApiCase):
+    def test_changes_of_one_principal(self) -> None:
+        """P19: ten at once, then one a second; reading is free, and others are not kept waiting."""
+        self.world.principal("bob")
+        for number in range(10):
+            self.assertEqual(self.create(f"?name=n{number}&profile=openai&target=lab")[0].code, 201)
+        response, document = self.create()
+        self.assertEqual((response.code, document["code"]), (429, "too_many_changes"))
+        self.assertEqual(response.headers.getRawHeaders(b"retry-after"), [b"1"])
+        self.assertEqual(self.call("GET", "/v1/slots")[0].code, 200)
+        self.assertEqual(self.create(token=self.world.token_text("bob", TokenKind.MANAGE))[0].code, 201)
+        self.world.pass_time(1)
+        self.assertEqual(self.create()[0].code, 201)
 
 
 class RouteTests(ApiCase):

@@ -229,6 +229,16 @@ class RefreshTests(WorldCase):
         self.assertEqual(len(connection.edge.received), 1)
         self.assertEqual(result_of(done).cut_off, 1)
 
+    def test_an_older_word_is_no_word(self) -> None:
+        """E10: an Edge that answers each projection with one it had before is cut off and holds up no mutation."""
+        connection, answer = self.world.enrolled(edge=PlayedEdge(acknowledges=False))
+        done = self.mutate()
+        older = control_pb2.PrincipalProjectionApplyResponse(outcome=applied(answer.projection))
+        connection.edge.held.pop().callback(older)
+        self.world.pass_time(0.2)
+        self.assertEqual(result_of(done).cut_off, 1)
+        self.assertIsNotNone(connection.edge.lost_for)
+
     def test_a_lie_about_the_digest_ends_the_session(self) -> None:
         """E5: an acknowledgement of something that was never sent is no acknowledgement."""
         connection, _ = self.world.enrolled(edge=PlayedEdge(acknowledges=False))

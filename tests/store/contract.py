@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +19,7 @@ from iop.errors import (
     MalformedInput,
     NotFound,
     ProtocolViolation,
+    QuotaReached,
     RevisionMismatch,
     StoreUnavailable,
 )
@@ -53,6 +55,8 @@ from iop.records import (
     TokenKind,
     TokenRecord,
 )
+from iop.store import room
+from iop.store.room import route_bytes, token_bytes
 
 T = TypeVar("T")
 
@@ -98,6 +102,15 @@ class StoreContract(_Base):
         super().setUp()
         self.now_ms = NOW_MS
         self.store = self.make_store()
+
+    @contextmanager
+    def limited(self, name: str, value: int) -> Iterator[None]:
+        """A limit of :mod:`iop.store.room` is ``value`` for a while."""
+        patched = self.patch(room, name, value)
+        try:
+            yield
+        finally:
+            patched.restore()
 
     # -- what the tests are told in ------------------------------------------------------------------------------------
 
@@ -342,6 +355,37 @@ class StoreContract(_Base):
                 await self.put(owner.principal, slot.slot, model)
         found = await self.store.routes.all(alice.principal)
         assert [(each.principal, each.model) for each in found] == [(alice.principal, "a"), (alice.principal, "b")]
+
+    async def test_room_for_one_principal_and_for_all(self) -> None:
+        """P19: what would not fit a projection, or takes more than one principal's share of it, changes nothing."""
+        owner = await self.principal()
+        slot = await self.slot(owner.principal)
+        made = (await self.put(owner.principal, slot.slot)).value
+        mine = route_bytes(
+            *(made.route, made.principal, made.slot, slot.profile, slot.target),
+            *(made.model, made.upstream_model, made.selector),
+        )
+        everything = 2 * mine + token_bytes("token-alice", owner.principal)
+        for name, limit in (("PRINCIPAL_BYTES", 2 * mine), ("PROJECTION_BYTES", everything)):
+            generation = await self.store.projections.generation()
+            with self.limited(name, limit - 1):
+                await self.refused(QuotaReached, self.put(owner.principal, slot.slot, "gp2"))
+            self.assertEqual(await self.store.projections.generation(), generation)
+            self.assertEqual(len(await self.store.routes.all(owner.principal)), 1)
+            with self.limited(name, limit):
+                await self.refused(QuotaReached, self.put(owner.principal, slot.slot, "longer"))
+        with self.limited("PRINCIPAL_BYTES", 2 * mine), self.limited("PROJECTION_BYTES", everything):
+            await self.put(owner.principal, slot.slot, "gp2")
+            await self.refused(QuotaReached, self.principal("bob"))
+
+    async def test_slots_of_one_principal(self) -> None:
+        """A principal has so many slots and not one more; another's do not count."""
+        owner, other = await self.principal(), await self.principal("bob")
+        await self.slot(other.principal)
+        with self.limited("PRINCIPAL_SLOTS", 2):
+            await self.slot(owner.principal, "a")
+            await self.slot(owner.principal, "b")
+            await self.refused(QuotaReached, self.slot(owner.principal, "c"))
 
     async def test_foreign_slot_is_as_unknown_as_any(self) -> None:
         """P16."""

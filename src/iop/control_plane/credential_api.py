@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import dataclass
 from io import BytesIO
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import unquote_to_bytes
 
@@ -19,6 +20,7 @@ from werkzeug.exceptions import HTTPException
 from iop.control_plane.leases import secret_place
 from iop.control_plane.problems import MEDIA_TYPE, problem, problem_of
 from iop.core import selectors
+from iop.core.allowance import Allowance
 from iop.core.profiles import PROFILES, Profile, check_secret
 from iop.crypto.at_rest import seal_secret
 from iop.crypto.tokens import parse_token, token_digest
@@ -45,6 +47,9 @@ Document = dict[str, object]
 
 SLOT_ID_LIMIT: Final = 128
 ROUTE_BODY_LIMIT: Final = 8 * 1024
+#: Changes that one principal may make.
+CHANGES_PER_SECOND: Final = 1.0
+CHANGES_BURST: Final = 10
 _ROUTES_PATH: Final = b"/v1/routes/"
 _REVISION: Final = re.compile(rb'"([1-9][0-9]{0,15})"\Z')
 
@@ -81,6 +86,7 @@ class CredentialApi:
         self._keyring = keyring
         self._clock = clock
         self._deployment_id = deployment_id
+        self._changes = Allowance(CHANGES_PER_SECOND, CHANGES_BURST)
         self._log = Logger()
 
     def resource(self) -> KleinResource:
@@ -111,6 +117,8 @@ class CredentialApi:
 
         async def run(request: Request) -> bytes:
             caller = await self._authenticate(request)
+            if request.method != b"GET":
+                self._allow(caller)
             status, document = await call(request, caller)
             request.setResponseCode(status)
             request.responseHeaders.setRawHeaders(b"content-type", [b"application/json"])
@@ -156,8 +164,9 @@ class CredentialApi:
         answer.responseHeaders.setRawHeaders(b"cache-control", [b"no-store"])
         if status == 401:
             answer.responseHeaders.setRawHeaders(b"www-authenticate", [b'Bearer realm="iop"'])
-        if status == 503:
-            answer.responseHeaders.setRawHeaders(b"retry-after", [b"1"])
+        retry_after = error.retry_after if isinstance(error, ApiRefused) else 1 if status == 503 else 0
+        if retry_after:
+            answer.responseHeaders.setRawHeaders(b"retry-after", [str(retry_after).encode()])
         return document
 
     async def _authenticate(self, request: Request) -> Caller:
@@ -184,6 +193,18 @@ class CredentialApi:
                 hint="use the other token that `iop principal create` printed",
             )
         return Caller(token.principal, token.token_id, token.kind)
+
+    def _allow(self, caller: Caller) -> None:
+        """One principal's changes are limited, so that nobody can keep every Edge busy for everyone."""
+        seconds = self._changes.take(caller.principal, self._clock.boot())
+        if seconds:
+            raise ApiRefused(
+                429,
+                "too_many_changes",
+                f"a principal may make {CHANGES_BURST} changes at once and {CHANGES_PER_SECOND:g} a second after that",
+                hint="wait for the seconds in Retry-After",
+                retry_after=ceil(seconds),
+            )
 
     # -- calls --------------------------------------------------------------------------------------------------------
 

@@ -293,7 +293,7 @@ class EdgeLink:
                 self._sending.release()
         if asked is None:
             return
-        answered = self._answered(asked)
+        answered = self._answered(asked, self._sent)
         if wait:
             await answered
         else:
@@ -310,7 +310,8 @@ class EdgeLink:
         )
         return self._peer.request(message, self._edges.acknowledge_seconds)
 
-    async def _answered(self, asked: Deferred[Message]) -> None:
+    async def _answered(self, asked: Deferred[Message], generation: int) -> None:
+        """Take the answer to a push of ``generation``: nothing less will do, or an Edge could hold up every barrier."""
         try:
             answer = await asked
         except RequestTimedOut:
@@ -319,6 +320,8 @@ class EdgeLink:
             self._sending.release()
         if not isinstance(answer, control_pb2.PrincipalProjectionApplyResponse):
             raise UnexpectedMessage("not an answer to a projection")
+        if answer.outcome.result != control_pb2.PROJECTION_RESULT_REFUSED and answer.outcome.generation < generation:
+            raise EdgeCutOff("the Edge answers a projection with one that it had before")
         await self._acknowledge(answer.outcome)
 
     async def _acknowledge(self, outcome: control_pb2.ProjectionOutcome) -> None:

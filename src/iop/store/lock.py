@@ -22,7 +22,8 @@ _PAUSE_SECONDS: Final = 0.01
 
 
 def lock_path(database: Path) -> Path:
-    """The lock file that belongs to ``database``."""
+    """The lock file that belongs to ``database``, whatever links lead to that."""
+    database = database.resolve()
     return database.with_name(f"{database.name}.lock")
 
 

@@ -48,6 +48,7 @@ from iop.records import (
     TokenRecord,
 )
 from iop.store.events import Event, allowed, denied, lease_decided, principal_created, route_put, slot_created
+from iop.store.room import check_room, check_slots, route_bytes, token_bytes
 from iop.store.sessions import KEPT_MS, acknowledged
 from iop.store.shapes import check_denial, check_model, check_name, check_selector
 from iop.units import new_id
@@ -101,6 +102,24 @@ class _Tables:
         )
         self.audit.append(row)
 
+    def check_room(
+        self, principal: str, tokens: dict[str, tuple[str, NewToken, int]], routes: dict[str, RouteRecord]
+    ) -> None:
+        """:class:`~iop.errors.QuotaReached` if there is no room for what there would be."""
+        everything = sum(
+            token_bytes(token.token_id, owner) for owner, token, _ in tokens.values() if token.kind is TokenKind.USE
+        )
+        own = 0
+        for route in routes.values():
+            slot, _ = self.slots[route.slot]
+            size = route_bytes(
+                *(route.route, route.principal, route.slot, slot.profile, slot.target),
+                *(route.model, route.upstream_model, route.selector),
+            )
+            everything += size
+            own += size if route.principal == principal else 0
+        check_room(everything, own)
+
     def own_slot(self, principal: str, slot: str) -> SlotRecord:
         """The principal's slot; :class:`~iop.errors.NotFound` if it has none of that id."""
         found = self.slots.get(slot)
@@ -128,8 +147,10 @@ class MemoryPrincipals:
                 ids.add(token.token_id)
                 digests.add(token.digest)
             made = PrincipalRecord(new_id(now_ms), name, now_ms)
+            mine = {token.token_id: (made.principal, token, now_ms) for token in tokens}
+            self._tables.check_room(made.principal, self._tables.tokens | mine, self._tables.routes)
             self._tables.principals[made.principal] = made
-            self._tables.tokens |= {token.token_id: (made.principal, token, now_ms) for token in tokens}
+            self._tables.tokens |= mine
             return made, principal_created(made, tokens, actor)
 
         return self._tables.mutate(change)
@@ -172,6 +193,7 @@ class MemorySlots:
             taken = {(each.principal, each.name) for each, _ in self._tables.slots.values()}
             if (slot.principal, slot.name) in taken or slot.slot in self._tables.slots:
                 raise AlreadyExists(f"a slot named {slot.name} exists already")
+            check_slots(1 + sum(each.principal == slot.principal for each, _ in self._tables.slots.values()))
             made = SlotRecord(
                 slot.slot, slot.principal, slot.name, slot.profile, slot.target, SlotState.ACTIVE, 1, 1, now_ms, now_ms
             )
@@ -228,6 +250,7 @@ class MemoryRoutes:
                 if found
                 else RouteRecord(new_id(now_ms), principal, model, slot, upstream_model, selector, 1, now_ms, now_ms)
             )
+            self._tables.check_room(principal, self._tables.tokens, self._tables.routes | {made.route: made})
             self._tables.routes[made.route] = made
             return made, route_put(made, actor)
 

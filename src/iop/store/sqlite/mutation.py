@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from iop.records import Committed
+from iop.store.room import ROUTE_OVERHEAD, TOKEN_OVERHEAD, check_room
 
 if TYPE_CHECKING:
     import sqlite3
@@ -17,6 +18,20 @@ if TYPE_CHECKING:
     from iop.store.sqlite.thread import SqliteThread
 
 T = TypeVar("T")
+
+#: Bytes of tokens, of routes, and of one principal's routes, as :mod:`iop.store.room` counts them.
+_ROOM = """
+    WITH sized AS (
+        SELECT routes.principal AS owner,
+               ?2 + length(routes.route) + length(routes.principal) + length(routes.slot) + length(profile)
+                  + length(target) + length(CAST(model AS BLOB)) + length(CAST(upstream_model AS BLOB))
+                  + length(CAST(selector AS BLOB)) AS bytes
+        FROM routes JOIN slots USING (principal, slot)
+    )
+    SELECT (SELECT coalesce(sum(?1 + length(token) + length(principal)), 0) FROM tokens WHERE kind = 'use'),
+           (SELECT coalesce(sum(bytes), 0) FROM sized),
+           (SELECT coalesce(sum(bytes), 0) FROM sized WHERE owner = ?3)
+"""
 
 
 def rows(connection: sqlite3.Connection, statement: str, *values: object) -> list[Any]:
@@ -36,6 +51,15 @@ def write_event(connection: sqlite3.Connection, at_ms: int, event: Event) -> Non
         "INSERT INTO audit (at_ms, actor, action, subject, outcome, details) VALUES (?, ?, ?, ?, ?, ?)",
         (at_ms, event.actor, event.action, event.subject, event.outcome, json.dumps(dict(event.details))),
     )
+
+
+def check_projection_room(connection: sqlite3.Connection, principal: str) -> None:
+    """:raises QuotaReached: if with this transaction's change the projection is full, or this principal's share of it.
+
+    A route counts whatever state its slot is in, since that may change back.
+    """
+    [(tokens, routes, own)] = rows(connection, _ROOM, TOKEN_OVERHEAD, ROUTE_OVERHEAD, principal)
+    check_room(tokens + routes, own)
 
 
 class Writer:

@@ -13,7 +13,7 @@ from iop.interfaces import IPrincipals, ITokens
 from iop.records import PrincipalRecord, TokenKind, TokenRecord
 from iop.store.events import Event, principal_created
 from iop.store.shapes import check_name
-from iop.store.sqlite.mutation import Writer, rows
+from iop.store.sqlite.mutation import Writer, check_projection_room, rows
 from iop.units import new_id
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class SqlitePrincipals:
                         for each in tokens
                     ],
                 )
+            check_projection_room(connection, made.principal)
             return made, principal_created(made, tokens, actor)
 
         return self._writer.mutate(change)

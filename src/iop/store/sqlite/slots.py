@@ -10,8 +10,9 @@ from iop.errors import FinalState, NotFound, RevisionMismatch
 from iop.interfaces import IRoutes, ISlots
 from iop.records import RouteRecord, SlotRecord, SlotState
 from iop.store.events import Event, route_put, slot_created
+from iop.store.room import check_slots
 from iop.store.shapes import check_model, check_name, check_selector
-from iop.store.sqlite.mutation import Writer, rows
+from iop.store.sqlite.mutation import Writer, check_projection_room, rows
 from iop.store.sqlite.principals import taken
 from iop.units import new_id
 
@@ -67,6 +68,8 @@ class SqliteSlots:
                     slot.secret.box,
                 )
             made = _slot_record(row)
+            [(count,)] = rows(connection, "SELECT count(*) FROM slots WHERE principal = ?", slot.principal)
+            check_slots(count)
             return made, slot_created(made, actor)
 
         return self._writer.mutate(change)
@@ -145,6 +148,7 @@ class SqliteRoutes:
                     "the route is not at the expected revision", hint="list the routes and try again from what is there"
                 )
             made = RouteRecord(*written[0])
+            check_projection_room(connection, principal)
             return made, route_put(made, actor)
 
         return self._writer.mutate(change)

@@ -1,0 +1,37 @@
+"""What is counted is never less than what travels."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from iop.records import RouteEntry, TokenEntry
+from iop.store.room import PROJECTION_BYTES, route_bytes, token_bytes
+from iop.units import FRAME_LIMIT, HELLO_ANSWER_LIMIT
+from iop.wire import control_pb2
+from iop.wire.convert import route_to_wire, token_to_wire
+
+TEXTS = st.text(max_size=1024)
+NUMBERS = st.integers(0, 2**63 - 1)
+
+
+class RoomTests(SynchronousTestCase):
+    @given(st.builds(RouteEntry, *[TEXTS] * 8, NUMBERS, NUMBERS))
+    def test_route(self, entry: RouteEntry) -> None:
+        """A route in a projection is never larger than it was counted."""
+        texts = [getattr(entry, name) for name in RouteEntry.__slots__[:8]]
+        projection = control_pb2.PrincipalProjection(routes=[route_to_wire(entry)])
+        self.assertLessEqual(projection.ByteSize(), route_bytes(*texts))
+
+    @given(st.text("0123456789abcdef-", max_size=128), st.text("0123456789abcdef-", max_size=128), NUMBERS)
+    def test_token(self, token: str, principal: str, expires_ms: int) -> None:
+        """Nor is a token."""
+        entry = TokenEntry(token, principal, bytes(32), expires_ms)
+        projection = control_pb2.PrincipalProjection(tokens=[token_to_wire(entry)])
+        self.assertLessEqual(projection.ByteSize(), token_bytes(token, principal))
+
+    def test_frame(self) -> None:
+        """A full projection leaves 64 KiB of its frame to what is around it."""
+        self.assertEqual(HELLO_ANSWER_LIMIT - PROJECTION_BYTES, 64 * 1024)
+        self.assertLessEqual(FRAME_LIMIT, PROJECTION_BYTES)
