@@ -51,6 +51,7 @@ class Idle:
             "test.process.seen",
             dumpable=ctypes.CDLL(None).prctl(3, 0, 0, 0, 0),
             core=resource.getrlimit(resource.RLIMIT_CORE)[1],
+            descriptors=len(set(resource.getrlimit(resource.RLIMIT_NOFILE))),
         )
         return succeed(None)
     def listen(self):
@@ -121,6 +122,7 @@ class RoleProcessTests(SynchronousTestCase):
         output, _ = process.communicate(timeout=SECONDS)
         seen = json.loads(output.splitlines()[0])
         self.assertEqual((seen["dumpable"], seen["core"]), (0, 0))
+        self.assertEqual(seen["descriptors"], 1, "the soft limit of descriptors is the hard one")
 
     def test_status_pages_answer(self) -> None:
         process = self.start()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -75,6 +76,8 @@ class LeaseTable(Strict):
 
 class ControlPlaneConfig(RoleConfig):
     """The whole file."""
+
+    environment: ClassVar[Mapping[str, tuple[str, str]]] = {"IOP_EDGE_WIRE_LISTEN": ("edge_wire", "listen")}
 
     control_plane: ControlPlaneTable
     store: StoreTable

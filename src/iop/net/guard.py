@@ -199,6 +199,6 @@ class _Request(Request):
         self._refuse = refuse
 
     def processingFailed(self, reason: Failure) -> None:
-        _log.failure("a resource failed", reason)
+        _log.failure("net.guard.resource_failed", reason)
         self._answers.replace(500, *self._refuse(500, "internal", "something went wrong here"))
         Request.finish(self)

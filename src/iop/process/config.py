@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, NoReturn, TypeVar
+from typing import Annotated, ClassVar, NoReturn, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError, ValidationInfo
 from twisted.internet.endpoints import clientFromString, serverFromString
@@ -32,6 +33,9 @@ PROBLEMS_LISTED = 10
 
 class Strict(BaseModel):
     """A table that is frozen once read, has no keys but its own, and takes no value of another type."""
+
+    #: Environment variables that take the place of a key: name to (table, key).
+    environment: ClassVar[Mapping[str, tuple[str, str]]] = {}
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True, validate_default=False
@@ -195,9 +199,15 @@ class RoleConfig(Strict):
 def load(path: Path, model: type[M]) -> M:
     """Read the TOML file at ``path`` into ``model``.
 
+    What the environment says in the place of a key is judged like the key.
+
     :raises BadConfig: for a file that cannot be read, is not TOML, or does not fit the model in one or more places.
     """
     document = read_document(path)
+    for variable, (table, key) in model.environment.items():
+        given = os.environ.get(variable)
+        if given is not None and isinstance(there := document.setdefault(table, {}), dict):
+            there[key] = given
     context = {"folder": path.absolute().parent, "loopback_only": document.get("quickstart") is True}
     try:
         # JSON, because strict models take its lists for tuples and its strings for paths, and nothing else for either

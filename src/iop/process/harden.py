@@ -14,6 +14,12 @@ def no_core_files() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+def all_descriptors() -> None:
+    """Take every file descriptor that the system allows: a listener that runs out of them serves nobody."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def hide_memory() -> None:
     """Close the process's memory to ptrace and ``/proc/PID/mem`` of other processes of the same user.
 

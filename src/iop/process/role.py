@@ -26,7 +26,7 @@ from zope.interface import Attribute, Interface
 from iop.errors import IopError
 from iop.files import make_folder, write_atomic
 from iop.process.config import RoleConfig, load
-from iop.process.harden import hide_memory, no_core_files
+from iop.process.harden import all_descriptors, hide_memory, no_core_files
 from iop.process.listen import bound_address, listen
 from iop.process.logs import JsonLog
 from iop.process.status import status_site
@@ -123,6 +123,7 @@ class RoleProcess(Service, Generic[C]):
         """Harden at once; do the rest when the reactor runs."""
         Service.startService(self)
         no_core_files()
+        all_descriptors()
         if self._kind.hides_memory:
             hide_memory()
         self._reactor.callWhenRunning(self._run)
