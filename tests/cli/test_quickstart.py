@@ -8,18 +8,21 @@ import signal
 import socket
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from pathlib import Path
+from subprocess import run
 from typing import cast
 
+from rich.console import Console
 from twisted.internet import reactor
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from iop.certificates import read_certificates
-from iop.cli.quickstart import decide
+from iop.cli.quickstart import decide, require_secret, show
 from iop.cli.quickstart.flow import Quickstart, Running
 from iop.cli.quickstart.home import LISTENERS, NAMES, Home, Settings, Upstream
-from iop.cli.quickstart.hops import complete, hops, provider_hop
+from iop.cli.quickstart.hops import Hop, complete, hops, provider_hop
 from iop.cli.quickstart.processes import Child, Children, QuickstartFailed
 from iop.crypto.pki import Authority
 from iop.errors import AlreadyRunning, BadConfig, FileRefused
@@ -44,7 +47,13 @@ class DecideTests(SynchronousTestCase):
 
     def test_every_place_is_a_target_of_its_own(self) -> None:
         """P17: a secret stored for one host and port is never sent to another because the URL was changed."""
-        urls = ("https://a.example/v1", "https://b.example/v1", "http://a.example/v1", "https://a.example:8443/v1")
+        urls = (
+            "https://a.example/v1",
+            "https://b.example/v1",
+            "https://localhost/v1",
+            "http://localhost/v1",
+            "https://a.example:8443/v1",
+        )
         targets = set()
         for url in urls:
             upstream = decide(KEPT, url, None, None, has_secret=True).upstream
@@ -61,6 +70,7 @@ class DecideTests(SynchronousTestCase):
             (None, None, "gpt-4o"),
             (None, "openai", None),
             ("ftp://x/v1", None, None),
+            ("http://x/v1", None, None),
             ("https://", None, None),
             ("https://user:pw@x/v1", None, None),
             ("https://x/v1?key=1", None, None),
@@ -124,6 +134,19 @@ class HomeTests(SynchronousTestCase):
             self.assertEqual(set(ours.values()) & set(theirs.values()), set())
             for port in ours.values():
                 socket.create_server(("127.0.0.1", port)).close()
+
+    def test_real_provider_needs_a_secret(self) -> None:
+        """It is asked for before anything starts, and again when place or profile are others."""
+        with self.home.held(), Secret(b"sk-1") as secret, Secret(b"") as empty:
+            require_secret(self.home, None, None)
+            for given in (None, empty):
+                error = self.assertRaises(BadConfig, require_secret, self.home, OPENAI, given)
+                self.assertIn("--secret-file", error.hint)
+            require_secret(self.home, OPENAI, secret)
+            self.home.keep_stored("slot-1", OPENAI.target, OPENAI.profile, secret)
+            require_secret(self.home, OPENAI, None)
+            for other in (replace(OPENAI, target="t"), replace(OPENAI, profile="openai-compatible")):
+                self.assertRaises(BadConfig, require_secret, self.home, other, None)
 
     def test_upstream_is_kept(self) -> None:
         with self.home.held():
@@ -189,6 +212,40 @@ class InterruptTests(TestCase):
         self.assertRaises(QuickstartFailed, children.start, "late", ["true"])
 
 
+class ShowTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.home = Path(self.mktemp()).absolute() / ("it's a home " + "x" * 60)
+        self.home.mkdir(parents=True)
+        (self.home / "use.token").write_text("iop_token")
+
+    def shown(self, *, once: bool) -> str:
+        """What is shown on a narrow terminal."""
+        document: dict[str, object] = {
+            "home": str(self.home),
+            "model": "m",
+            "edge_ca": f"{self.home}/ca.pem",
+            "token_file": f"{self.home}/use.token",
+            "edge_url": "https://127.0.0.1:1",
+        }
+        out = StringIO()
+        show(Console(file=out, width=60), Running(document, "hello", [Hop("Edge e", "saw it")]), once=once)
+        return out.getvalue()
+
+    def arguments(self, program: str, command: str) -> list[str]:
+        """What ``program`` is given when a shell carries out ``command``."""
+        script = f"{program}() {{ printf '%s\\n' \"$@\"; }}\n{command}"
+        return run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout.splitlines()  # noqa: S603, S607
+
+    def test_commands_can_be_copied(self) -> None:
+        """Whatever a home is called, and however narrow the terminal is."""
+        again = self.shown(once=True).splitlines()[-1]
+        self.assertEqual(self.arguments("iop", again), ["quickstart", "--home", str(self.home)])
+        given = self.arguments("curl", self.shown(once=False).partition("Ask it something:")[2])
+        self.assertEqual(given[:4], ["--cacert", f"{self.home}/ca.pem", "-H", "Authorization: Bearer iop_token"])
+        self.assertEqual(json.loads(given[7])["model"], "m")
+        self.assertEqual(given[8:], ["https://127.0.0.1:1/v1/chat/completions"])
+
+
 class HopTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.home = Home(Path(self.mktemp()))
@@ -206,7 +263,10 @@ class HopTests(SynchronousTestCase):
             log.write(f"{other}\n{line}\nError: for people\n")
 
     def test_in_the_order_of_the_request(self) -> None:
-        self.assertEqual([hop.who for hop in hops(self.home, "r-1")], ["edge-1", "cp-1", "edge-1", "node-1"])
+        self.assertEqual(
+            [hop.who for hop in hops(self.home, "r-1")],
+            ["Edge edge-1", "Control Plane cp-1", "Edge edge-1", "Node node-1"],
+        )
         self.assertFalse(complete(hops(self.home, "r-1")))
         self.log(Role.NODE, "node-1", "node.run.finished", status=200, bytes=10)
         found = hops(self.home, "r-1")

@@ -148,7 +148,7 @@ class QuickstartTests(SynchronousTestCase):
         os.kill(running.ready()["pids"]["node"], 9)
         code, output, _ = running.end()
         self.assertEqual(code, 1)
-        self.assertIn("node ended by itself", json.loads(output)["error"]["message"])
+        self.assertIn("node ended by itself (signal 9)", json.loads(output)["error"]["message"])
         self.assertEqual(processes_of(self.home), {})
 
     def test_role_that_refuses_is_named_with_its_reason(self) -> None:
@@ -172,6 +172,8 @@ class QuickstartTests(SynchronousTestCase):
             ("--secret-file", str(key)),
             ("--upstream", "ftp://x", "--secret-file", str(key)),
             ("--upstream", "https://user@x/v1", "--secret-file", str(key)),
+            ("--upstream", "http://x.example/v1", "--secret-file", str(key)),
+            ("--upstream", "https://x.example/v1"),
             ("--upstream", "https://x.example/v1", "--secret-file", str(key), "--profile", "openai-compatible"),
         ):
             code, output, _ = self.start("--once", *arguments).end()

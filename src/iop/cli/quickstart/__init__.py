@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from shlex import quote
 
 import click
 from rich.console import Console
@@ -17,6 +18,7 @@ from iop.cli.quickstart.home import Home, Settings, Upstream
 from iop.cli.reactor import run_in_reactor
 from iop.cli.secret_input import read_secret
 from iop.errors import BadConfig
+from iop.net.target import parse_target
 from iop.secret import Secret
 from iop.units import is_name
 
@@ -39,9 +41,9 @@ _DEFAULT_MODEL = "gpt-4o-mini"
 )
 @click.option("--secret-file", metavar="FILE|-", help="Private file with the provider's secret, or - for stdin.")
 @click.option(
-    "--profile", type=click.Choice(["openai", "openai-compatible"]), help="How the secret is used. [default: openai]"
+    "--profile", type=click.Choice(["openai", "openai-compatible"]), help="How the secret is sent. [default: openai]"
 )
-@click.option("--model", help=f"Model to ask for. [default: {_DEFAULT_MODEL}]")
+@click.option("--model", help=f"The provider's model to ask. [default for openai: {_DEFAULT_MODEL}]")
 def quickstart(
     folder: Path,
     once: bool,
@@ -59,15 +61,17 @@ def quickstart(
     \b
     Examples:
       iop quickstart --once
-      iop quickstart --upstream https://api.openai.com/v1 --secret-file openai.key --model gpt-4o-mini
+      iop quickstart --upstream https://api.openai.com/v1 --secret-file openai.key
       iop quickstart --json > ready.json
     """
     home = Home(folder)
-    with home.held(), _secret(secret_file) as secret:
+    with home.held(), ExitStack() as stack:
         settings = decide(home.settings(), upstream, profile, model, has_secret=secret_file is not None)
+        secret = None if secret_file is None else stack.enter_context(read_secret(secret_file))
+        require_secret(home, settings.upstream, secret)
         console = Console(quiet=as_json, highlight=False)
         if settings.upstream is None:
-            console.print("No --upstream was given, so a small local stand-in provider answers. It is no model.")
+            console.print("No --upstream was given, so a small local stand-in provider answers. It is not a model.")
         with console.status("Starting") as status:
 
             def say(step: str) -> None:
@@ -79,19 +83,25 @@ def quickstart(
                 if as_json:
                     click.echo(json.dumps(running.document))
                 else:
-                    _show(console, running, once=once)
+                    show(console, running, once=once)
 
             finished = run_in_reactor(
-                lambda reactor: Quickstart(reactor, home, settings, secret if secret_file else None, say).run(
-                    ready, once=once
-                )
+                lambda reactor: Quickstart(reactor, home, settings, secret, say).run(ready, once=once)
             )
     if not finished:
         raise click.Abort
 
 
-def _secret(source: str | None) -> Secret:
-    return Secret(b"") if source is None else read_secret(source)
+def require_secret(home: Home, upstream: Upstream | None, secret: Secret | None) -> None:
+    """Refuse a real provider without a secret for it, before anything starts."""
+    if upstream is None or secret:
+        return
+    stored = home.stored()
+    if secret is not None or stored is None or not stored.is_for(upstream.target, upstream.profile):
+        raise BadConfig(
+            f"no secret is stored for {upstream.url} yet",
+            hint="give the provider's secret in a file that only you can read: --secret-file FILE",
+        )
 
 
 def decide(kept: Settings, url: str | None, profile: str | None, model: str | None, *, has_secret: bool) -> Settings:
@@ -115,25 +125,15 @@ def decide(kept: Settings, url: str | None, profile: str | None, model: str | No
 
 
 def _target(url: str) -> str:
-    """A name for the place a URL is at: its host and port."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port or {"https": 443, "http": 80}[parts.scheme]
-    except (ValueError, KeyError):
-        raise _bad_url() from None
-    name = f"{parts.hostname}-{port}".replace(":", "-").strip("-")
-    if not parts.hostname or parts.username or parts.query or parts.fragment or not is_name(name):
-        raise _bad_url()
+    """A name for the place a URL is at: its host and port. The Node will read the URL as strictly (P17)."""
+    target = parse_target(url)
+    name = f"{target.host}-{target.port}".replace(":", "-").strip("-")
+    if not is_name(name):
+        raise BadConfig("the host of --upstream is too long", hint="name one of at most 57 characters")
     return name
 
 
-def _bad_url() -> BadConfig:
-    return BadConfig(
-        "--upstream must be a plain http:// or https:// URL", hint="for example --upstream https://api.openai.com/v1"
-    )
-
-
-def _show(console: Console, running: Running, *, once: bool) -> None:
+def show(console: Console, running: Running, *, once: bool) -> None:
     """The answer, who saw what, and how to go on."""
     document = running.document
     console.print()
@@ -146,15 +146,17 @@ def _show(console: Console, running: Running, *, once: bool) -> None:
     console.print()
     if once:
         console.print(
-            f"Everything is in {document['home']}; run it again, without --once, to keep it running.", soft_wrap=True
+            f"Everything is kept in {document['home']}. To start it again and keep it running:", soft_wrap=True
         )
+        console.print(Text(f"  iop quickstart --home {quote(str(document['home']))}"), soft_wrap=True)
         return
     example = json.dumps({"model": document["model"], "messages": [{"role": "user", "content": "hello"}]})
+    ca, token = (quote(str(document[name])) for name in ("edge_ca", "token_file"))
     console.print("Running until Ctrl-C. Ask it something:", style="bold")
     console.print(
         Text(
-            f'  curl --cacert {document["edge_ca"]} -H "Authorization: Bearer $(cat {document["token_file"]})" \\\n'
-            f"    -H 'Content-Type: application/json' -d '{example}' \\\n"
+            f'  curl --cacert {ca} -H "Authorization: Bearer $(cat {token})" \\\n'
+            f"    -H 'Content-Type: application/json' -d {quote(example)} \\\n"
             f"    {document['edge_url']}/v1/chat/completions"
         ),
         soft_wrap=True,

@@ -19,11 +19,10 @@ from twisted.web.http_headers import Headers
 from iop.cli.credential_api import CredentialApi, Json, read_token
 from iop.cli.host import actor
 from iop.cli.quickstart.configs import STAND_IN_TARGET, write_configs
-from iop.cli.quickstart.home import Home, Settings
+from iop.cli.quickstart.home import TITLES, Home, Settings
 from iop.cli.quickstart.hops import Hop, complete, hops, provider_hop
 from iop.cli.quickstart.processes import Children, QuickstartFailed
 from iop.crypto.tokens import mint
-from iop.errors import BadConfig
 from iop.files import read_private, write_private
 from iop.net.tls import WebClientPolicy
 from iop.records import TokenKind
@@ -129,7 +128,7 @@ class Quickstart:
             self._say("Local stand-in provider")
             await self._start_stand_in()
         roles: dict[Role, Child] = {}
-        for role, title in ((Role.CONTROL_PLANE, "Control Plane"), (Role.EDGE, "Edge"), (Role.NODE, "Node")):
+        for role, title in TITLES.items():
             self._say(title)
             roles[role] = await self._children.start_role(role)
         self._say("Waiting until they are connected")
@@ -186,12 +185,7 @@ class Quickstart:
         api = CredentialApi(self._reactor, self._url("credential_https"), self._home.ca, self._home.manage_token)
         stored = self._home.stored()
         with self._own_secret() as secret:
-            same_place = stored is not None and (stored.target, stored.profile) == (target, profile)
-            if stored is None or not same_place or (len(secret) and not stored.is_of(secret)):
-                if not len(secret):
-                    raise BadConfig(
-                        f"no secret is stored for {target} yet", hint="give the provider's secret: --secret-file FILE"
-                    )
+            if stored is None or not stored.is_for(target, profile) or (len(secret) and not stored.is_of(secret)):
                 made = await api.create_slot(f"quickstart-{new_id()}", profile, target, secret)
                 stored = self._home.keep_stored(str(made["slot"]), target, profile, secret)
         route = await api.route(model)
@@ -236,7 +230,7 @@ class Quickstart:
         text = bytes(content).decode("utf-8", "replace")
         if response.code != 200:
             raise QuickstartFailed(
-                f"the request was answered {response.code}: {text[:500]}", hint=f"logs are in {self._home.logs}"
+                f"the request was answered {response.code}: {_reason(text)}", hint=f"logs are in {self._home.logs}"
             )
         request_id = response.headers.getRawHeaders("x-request-id", [""])[0]
         return str(json.loads(text)["choices"][0]["message"]["content"]), request_id
@@ -272,3 +266,11 @@ class Quickstart:
             "model": upstream.model if upstream else STAND_IN_MODEL,
             "pids": {role.value: roles[role].pid if role in roles else None for role in Role},
         }
+
+
+def _reason(text: str) -> str:
+    """What an error document says to people, or as much of anything else as fits a screen."""
+    try:
+        return str(json.loads(text)["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return text[:500]

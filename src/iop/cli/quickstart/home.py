@@ -29,6 +29,7 @@ from iop.units import Role, new_id
 
 TRUST_DOMAIN: Final = "quickstart.iop"
 NAMES: Final = {Role.CONTROL_PLANE: "cp-1", Role.EDGE: "edge-1", Role.NODE: "node-1"}
+TITLES: Final = {Role.CONTROL_PLANE: "Control Plane", Role.EDGE: "Edge", Role.NODE: "Node"}
 #: Everything that listens in a quickstart.
 LISTENERS: Final = (
     "edge_wire",
@@ -64,6 +65,10 @@ class Stored:
     profile: str
     salt: str = field(repr=False)
     fingerprint: str = field(repr=False)
+
+    def is_for(self, target: str, profile: str) -> bool:
+        """Whether what is in this slot may go to ``target`` as ``profile`` says."""
+        return (self.target, self.profile) == (target, profile)
 
     def is_of(self, secret: Secret) -> bool:
         """Whether this slot was made from ``secret``."""

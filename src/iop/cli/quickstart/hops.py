@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from iop.units import Role
+from iop.cli.quickstart.home import TITLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,25 +33,25 @@ _SENTENCES: Final[dict[str, Callable[[Line], str]]] = {
         f"saw your words; found you by the SHA-256 of your token, chose {line['node']} for {line['model']}"
     ),
     "control.lease.granted": lambda line: (
-        f"opened the stored secret and sealed it to {line['node']} alone, for {line['seconds']} s and this use; "
+        f"opened the stored secret and sealed it to {line['node']} alone, for {line['seconds']} s and this route; "
         "saw none of your words"
     ),
     "edge.lease.acquired": lambda line: f"carried that lease, {line['bytes']} bytes that it cannot open",
     "node.run.started": lambda line: f"opened the lease and called {line['target']} with the secret, in this one call",
     "node.run.finished": lambda line: f"passed the answer on: status {line['status']}, {line['bytes']} bytes",
 }
-_ROLES: Final = (Role.EDGE, Role.CONTROL_PLANE, Role.NODE)
 
 
 def hops(home: Home, request_id: str) -> list[Hop]:
     """The hops of a request that the logs know so far."""
-    lines = [line for role in _ROLES for line in _lines(home.log(role.value)) if line.get("request_id") == request_id]
-    by_event = {line["event"]: line for line in lines}
-    return [
-        Hop(by_event[event]["name"], sentence(by_event[event]))
-        for event, sentence in _SENTENCES.items()
-        if event in by_event
-    ]
+    by_event = {
+        line["event"]: (title, line)
+        for role, title in TITLES.items()
+        for line in _lines(home.log(role.value))
+        if line.get("request_id") == request_id
+    }
+    found = ((sentence, by_event[event]) for event, sentence in _SENTENCES.items() if event in by_event)
+    return [Hop(f"{title} {line['name']}", sentence(line)) for sentence, (title, line) in found]
 
 
 def provider_hop(home: Home) -> Hop | None:
@@ -60,7 +60,7 @@ def provider_hop(home: Home) -> Hop | None:
     if not lines:
         return None
     own = "its own credential" if lines[-1]["authorized"] else "a credential that is not its own"
-    return Hop(lines[-1]["name"], f"saw your words and {own}; nothing of you or your token")
+    return Hop(f"provider {lines[-1]['name']}", f"saw your words and {own}; nothing of you or your token")
 
 
 def complete(found: list[Hop]) -> bool:

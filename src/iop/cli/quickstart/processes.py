@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import treq
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
-from twisted.internet.error import ConnectError, ConnectionClosed
+from twisted.internet.error import ConnectError, ConnectionClosed, ProcessDone, ProcessTerminated
 from twisted.internet.protocol import ProcessProtocol
 from twisted.internet.task import deferLater
 from twisted.web.client import ResponseFailed
@@ -53,16 +53,23 @@ class Child(ProcessProtocol):
         self.log = log
         self.running = True
         self.pid = 0
+        #: How it ended, in words, once it has.
+        self.end = ""
         self.ended: Deferred[Child] = Deferred()
 
     def processEnded(self, reason: Failure) -> None:
         """See :class:`twisted.internet.interfaces.IProcessProtocol`."""
         self.running = False
+        self.end = _end(reason.value)
         self.ended.callback(self)
 
     def failure(self, what: str) -> QuickstartFailed:
         """An error that shows the last words of its log."""
-        return QuickstartFailed(f"{self.name} {what}:\n{_last_words(self.log)}", hint=f"its whole log: {self.log}")
+        end = f" ({self.end})" if self.end else ""
+        words = _last_words(self.log)
+        return QuickstartFailed(
+            f"{self.name} {what}{end}" + (f":\n{words}" if words else ""), hint=f"its whole log: {self.log}"
+        )
 
 
 class Children:
@@ -163,6 +170,12 @@ class Children:
         if not self.first_death.called:
             self.first_death.callback(child)
         return child
+
+
+def _end(reason: BaseException | None) -> str:
+    if isinstance(reason, ProcessTerminated) and reason.signal:
+        return f"signal {reason.signal}"
+    return f"exit code {reason.exitCode}" if isinstance(reason, ProcessTerminated | ProcessDone) else ""
 
 
 def _has_pid(record: Path, pid: int) -> bool:
