@@ -35,11 +35,13 @@ from typing import Any
 from twisted.internet import task
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ServerEndpoint
+from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 
+from iop.errors import IopError
 from iop.files import read_private, write_atomic
 from iop.secret import Secret
 from iop.units import SECRET_LIMIT
@@ -208,11 +210,24 @@ def _error(request: Request, status: int, code: str, message: str) -> bytes:
 
 async def _serve(reactor: Any, arguments: argparse.Namespace) -> None:
     """Listen until the process ends."""
-    with Secret(read_private(arguments.secret_file, SECRET_LIMIT)) as credential:
-        provider = StandIn(credential, reactor, _recorder(arguments.record))
-    port = await TCP4ServerEndpoint(reactor, arguments.port, interface="127.0.0.1").listen(Site(provider))
-    write_atomic(arguments.port_file, str(port.getHost().port).encode(), 0o644)
+    try:
+        with _credential(arguments.secret_file) as credential:
+            provider = StandIn(credential, reactor, _recorder(arguments.record))
+        port = await TCP4ServerEndpoint(reactor, arguments.port, interface="127.0.0.1").listen(Site(provider))
+        write_atomic(arguments.port_file, str(port.getHost().port).encode(), 0o644)
+    except IopError as error:
+        raise SystemExit(f"Error: {error.message}\nHint: {error.hint}") from None
+    except (CannotListenError, OSError) as error:
+        raise SystemExit(f"Error: {error}") from None
     await Deferred()
+
+
+def _credential(path: Path) -> Secret:
+    """What the file holds, but for one newline at its end, which `iop slot create` drops too."""
+    text = read_private(path, SECRET_LIMIT)
+    if text.endswith(b"\n"):
+        del text[-1:]
+    return Secret(text)
 
 
 def _recorder(path: Path | None) -> Callable[[Received], object]:
@@ -229,12 +244,23 @@ def _recorder(path: Path | None) -> Callable[[Received], object]:
     return record
 
 
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError("a port is 0 to 65535")
+    return port
+
+
 def main(arguments: list[str]) -> None:
     """Run the provider in this process."""
-    parser = argparse.ArgumentParser("iop.testing.provider", description="A local stand-in for a model provider.")
+    parser = argparse.ArgumentParser(
+        "python -m iop.testing.provider",
+        description="A local stand-in for a model provider, at http://127.0.0.1:PORT/v1.",
+        epilog=f"Models: {', '.join(MODELS)}. The first just answers; the others do what their names say.",
+    )
     parser.add_argument("--secret-file", type=Path, required=True, help="private file with the one credential it takes")
     parser.add_argument("--port-file", type=Path, required=True, help="file to write the port to, once it listens")
-    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; a free one without it")
+    parser.add_argument("--port", type=_port, default=0, help="port on 127.0.0.1; a free one without it")
     parser.add_argument("--record", type=Path, help="file to append digests of every request to, as JSON lines")
     task.react(_serve, [parser.parse_args(arguments)])
 
