@@ -21,6 +21,7 @@ from iop.process.config import (
     TlsTable,
     load,
 )
+from iop.units import Role
 
 GOOD = """
 [deployment]
@@ -49,6 +50,7 @@ class Thing(Strict):
     dial: ClientEndpoint = "tcp:host=127.0.0.1:port=1"
     file: ConfigPath | None = None
     parts: tuple[Part, ...] = ()
+    words: Annotated[tuple[Name, ...], Field(min_length=1)] = ("one",)
     flag: bool = False
 
 
@@ -137,6 +139,24 @@ class LoadTests(SynchronousTestCase):
         self.assertIn("has 2 problems:", message)
         self.assertIn("[deployment] id: ", message)
         self.assertIn("[thing] count: ", message)
+
+    def test_array_that_is_too_short(self) -> None:
+        """That is told once: not of an array whose only entry is wrong, and so was not counted."""
+        self.assertIn("[thing] words: must have at least one entry", self.refusal(GOOD + "words = []"))
+        message = self.refusal(GOOD + 'words = ["NO"]')
+        self.assertIn("[thing.words] #1: must be 1-63", message)
+        self.assertNotIn("at least", message)
+
+    def test_wrong_type_is_told_in_words(self) -> None:
+        self.assertIn("[thing] count: must be a valid integer", self.refusal(GOOD.replace("count = 3", 'count = "3"')))
+
+    def test_another_role(self) -> None:
+        """One sentence, not a list of everything in which two roles differ."""
+        for table, role in (("node", Role.NODE), ("edge", Role.EDGE), ("control_plane", Role.CONTROL_PLANE)):
+            self.path.write_text(GOOD + f"[{table}]\n")
+            for wanted in (Role.NODE, Role.EDGE, Role.CONTROL_PLANE):
+                error = self.assertRaises(BadConfig, load, self.path, ThingConfig, wanted)
+                self.assertEqual("where role" in error.message, wanted is not role)
 
     def test_long_list_is_cut(self) -> None:
         message = self.refusal(GOOD + "".join(f"extra{number} = 1\n" for number in range(PROBLEMS_LISTED + 3)))

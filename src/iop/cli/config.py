@@ -11,14 +11,13 @@ from iop.control_plane.config import ControlPlaneConfig
 from iop.edge.config import EdgeConfig
 from iop.errors import BadConfig
 from iop.node.config import NodeConfig
-from iop.process.config import RoleConfig, load, read_document
+from iop.process.config import RoleConfig, load, read_document, role_of
 from iop.units import Role
 
-#: Told apart by the first of these tables that a file has: a Node's names its Edge too, an Edge's its Control Plane.
-MODELS: dict[str, tuple[Role, type[RoleConfig]]] = {
-    "node": (Role.NODE, NodeConfig),
-    "edge": (Role.EDGE, EdgeConfig),
-    "control_plane": (Role.CONTROL_PLANE, ControlPlaneConfig),
+MODELS: dict[Role, type[RoleConfig]] = {
+    Role.NODE: NodeConfig,
+    Role.EDGE: EdgeConfig,
+    Role.CONTROL_PLANE: ControlPlaneConfig,
 }
 
 
@@ -57,12 +56,11 @@ def check_file(path: Path) -> Role:
 
     :raises BadConfig: if it is none, or has mistakes.
     """
-    document = read_document(path)
-    for table, (role, model) in MODELS.items():
-        if table in document:
-            load(path, model)
-            return role
-    raise BadConfig(
-        f"{path}: has none of the tables [control_plane], [edge] and [node], so it configures no role",
-        hint='begin with the table that names the role, for example [edge] with name = "edge-1"',
-    )
+    role = role_of(read_document(path))
+    if role is None:
+        raise BadConfig(
+            f"{path}: has none of the tables [control_plane], [edge] and [node], so it configures no role",
+            hint='begin with the table that names the role, for example [edge] with name = "edge-1"',
+        )
+    load(path, MODELS[role])
+    return role

@@ -15,6 +15,7 @@ from iop.units import (
     LEASE_TTL_SECONDS,
     PROJECTION_ACK_SECONDS,
     SKEW_SECONDS,
+    Role,
 )
 
 
@@ -99,4 +100,4 @@ def load(path: Path) -> ControlPlaneConfig:
 
     :raises BadConfig: as :func:`iop.process.config.load`.
     """
-    return load_strict(path, ControlPlaneConfig)
+    return load_strict(path, ControlPlaneConfig, Role.CONTROL_PLANE)

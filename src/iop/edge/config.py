@@ -23,7 +23,7 @@ from iop.process.config import (
     TlsTable,
 )
 from iop.process.config import load as load_strict
-from iop.units import BODY_PIECE, LEASE_CALL_SECONDS, REQUEST_DEADLINE_SECONDS, RUN_WINDOW
+from iop.units import BODY_PIECE, LEASE_CALL_SECONDS, REQUEST_DEADLINE_SECONDS, RUN_WINDOW, Role
 from iop.wire.convert import MODEL_LIMIT
 
 _MEBI = 1024 * 1024
@@ -173,4 +173,4 @@ def load(path: Path) -> EdgeConfig:
 
     :raises BadConfig: as :func:`iop.process.config.load`.
     """
-    return load_strict(path, EdgeConfig)
+    return load_strict(path, EdgeConfig, Role.EDGE)

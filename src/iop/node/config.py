@@ -12,7 +12,7 @@ from iop.errors import BadConfig
 from iop.net.target import parse_target
 from iop.process.config import ClientEndpoint, ConfigPath, Name, RoleConfig, ServerName, Strict, TlsTable
 from iop.process.config import load as load_strict
-from iop.units import SKEW_SECONDS
+from iop.units import SKEW_SECONDS, Role
 
 
 def _base_url(text: str) -> str:
@@ -99,4 +99,4 @@ def load(path: Path) -> NodeConfig:
 
     :raises BadConfig: as :func:`iop.process.config.load`.
     """
-    return load_strict(path, NodeConfig)
+    return load_strict(path, NodeConfig, Role.NODE)

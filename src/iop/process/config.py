@@ -13,7 +13,7 @@ import ipaddress
 import json
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, NoReturn, TypeVar
 
@@ -23,10 +23,12 @@ from twisted.internet.protocol import Factory
 
 from iop.errors import BadConfig, FileRefused
 from iop.files import read_public
-from iop.units import is_name, is_request_id, is_trust_domain
+from iop.units import Role, is_name, is_request_id, is_trust_domain
 
 #: Bytes a configuration file may have at most.
 CONFIG_LIMIT = 1024 * 1024
+#: Whose a file is, by the first of these tables that it has: a Node's names its Edge too, an Edge's its Control Plane.
+_OWN_TABLES = (("node", Role.NODE), ("edge", Role.EDGE), ("control_plane", Role.CONTROL_PLANE))
 #: Mistakes listed in one message at most.
 PROBLEMS_LISTED = 10
 
@@ -196,14 +198,19 @@ class RoleConfig(Strict):
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-def load(path: Path, model: type[M]) -> M:
+def load(path: Path, model: type[M], role: Role | None = None) -> M:
     """Read the TOML file at ``path`` into ``model``.
 
     What the environment says in the place of a key is judged like the key.
 
-    :raises BadConfig: for a file that cannot be read, is not TOML, or does not fit the model in one or more places.
+    :param role: whose configuration it must be, if that matters.
+    :raises BadConfig: for a file that cannot be read, is not TOML, is another role's, or does not fit the model in one
+        or more places.
     """
     document = read_document(path)
+    found = role_of(document)
+    if role is not None and found is not None and found is not role:
+        raise _of_another_role(path, found, role)
     for variable, (table, key) in model.environment.items():
         given = os.environ.get(variable)
         if given is not None and isinstance(there := document.setdefault(table, {}), dict):
@@ -214,9 +221,12 @@ def load(path: Path, model: type[M]) -> M:
         text = json.dumps(document, default=_refuse_date)
         return model.model_validate_json(text, context=context)
     except ValidationError as error:
+        wrong = error.errors(include_url=False, include_context=False, include_input=False)
+        places = [problem["loc"] for problem in wrong]
         problems = [
             f"{_place(model, problem['loc'])}{_sentence(problem['type'], problem['msg'])}"
-            for problem in error.errors(include_url=False, include_context=False, include_input=False)
+            for problem in wrong
+            if problem["type"] != "too_short" or not _inside(problem["loc"], places)
         ]
     except ValueError as error:
         problems = [str(error)]
@@ -233,8 +243,25 @@ def read_document(path: Path) -> dict[str, object]:
     except FileRefused as error:
         raise BadConfig(error.message, hint=error.hint) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        reason = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "it is not UTF-8 text of sane depth"
+        reason = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "it is not UTF-8, or nested too deep"
         raise _refusal(path, [f"it is not TOML: {reason}"]) from None
+
+
+def role_of(document: Mapping[str, object]) -> Role | None:
+    """Whose configuration a document is, if it is a role's."""
+    return next((role for table, role in _OWN_TABLES if table in document), None)
+
+
+def _of_another_role(path: Path, found: Role, wanted: Role) -> BadConfig:
+    return BadConfig(
+        f"{path} configures role {found.value}, where role {wanted.value} is needed",
+        hint=f"give the configuration file of the {wanted.value}",
+    )
+
+
+def _inside(place: tuple[int | str, ...], places: Sequence[tuple[int | str, ...]]) -> bool:
+    """Whether an entry of the array at ``place`` is wrong, so that it was not counted and the array seems too short."""
+    return any(other[: len(place)] == place != other for other in places)
 
 
 def _refuse_date(value: object) -> NoReturn:
@@ -270,5 +297,7 @@ def _sentence(kind: str, message: str) -> str:
         return "is missing"
     if kind == "extra_forbidden":
         return "is not a known key"
-    text = message.removeprefix("Value error, ")
+    if kind == "too_short":
+        return "must have at least one entry"
+    text = message.removeprefix("Value error, ").replace("Input should be", "must be", 1)
     return text[:1].lower() + text[1:]

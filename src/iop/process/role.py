@@ -140,7 +140,7 @@ class RoleProcess(Service, Generic[C]):
         Deferred.fromCoroutine(self._start()).addErrback(self._refuse)
 
     async def _start(self) -> None:
-        config = load(self._path, self._kind.config)
+        config = load(self._path, self._kind.config, self._kind.role)
         role = self._role = self._kind.build(config, self._clock, self._reactor)
         self._observer.name = role.name
         await role.prepare()
