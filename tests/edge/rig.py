@@ -278,6 +278,7 @@ class MemoryExchange:
     body: bytes = b""
     whole: bool = False
     aborted: bool = False
+    left: bool = False
     _gone: Callable[[], object] = lambda: None
     _pause: Callable[[], object] = lambda: None
     _resume: Callable[[], object] = lambda: None
@@ -305,12 +306,15 @@ class MemoryExchange:
 
     def on_gone(self, callback: Callable[[], object]) -> None:
         self._gone = callback
+        if self.left:
+            callback()
 
     def on_writable(self, pause: Callable[[], object], resume: Callable[[], object]) -> None:
         self._pause, self._resume = pause, resume
 
     def go(self) -> None:
         """The caller goes away."""
+        self.left = True
         self._gone()
 
     def pause(self) -> None:

@@ -226,6 +226,25 @@ class BodyTests(ApiTestCase):
         self.assertRefused(self.rig.request(json.dumps({"model": "m" * 257}).encode()), 400, "missing_model")
         self.assertEqual(self.node.received, [])
 
+    def test_large_body_has_its_own_turn(self) -> None:
+        """P19: a large body is parsed in a turn of its own; a caller who is gone by then runs nothing."""
+        large = json.dumps({"model": "small", "messages": "x" * 70_000}).encode()
+        head = self.rig.request().head
+        stays, leaves = MemoryExchange(head), MemoryExchange(head)
+        for exchange in (stays, leaves):
+            wanted = self.rig.api.headed(exchange)
+            assert wanted is not None
+            wanted.take(bytearray(large))
+        opened = len(self.runs())
+        leaves.go()
+        self.rig.pump()
+        self.assertEqual(len(self.runs()) - opened, 1)
+        self.assertEqual(self.node.bodies(self.node.last_run().run), large.replace(b'"small"', b'"gpt-small"'))
+
+    def runs(self) -> list[runtime_pb2.RunRequest]:
+        """What the Node was asked to run."""
+        return [message for message in self.node.received if isinstance(message, runtime_pb2.RunRequest)]
+
     def test_only_the_model_is_rewritten(self) -> None:
         """Every other byte of the body stays as it was sent."""
         body = '{ "a":1.10,\t"model" : "sm\\u0061ll" ,"b":{"model":"small"}, "é":[1e5, "\\/"]}\n'.encode()

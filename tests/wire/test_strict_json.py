@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from iop.errors import MalformedInput
-from iop.wire.strict_json import DEPTH_LIMIT, DIGITS_LIMIT, parse_json, parse_object
+from iop.wire.strict_json import (
+    DEPTH_LIMIT,
+    DIGITS_LIMIT,
+    KEYS_LIMIT,
+    STRUCTURE_LIMIT,
+    parse_json,
+    parse_object,
+)
 
 _SOUND_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 _VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -149,6 +156,23 @@ class Refusals(SynchronousTestCase):
         except MalformedInput:
             return
         self.assertEqual(value, json.loads(text))
+
+
+class Work(SynchronousTestCase):
+    """What a text costs to parse is bounded by its structure, at the limit and one past (P37)."""
+
+    def test_structure(self) -> None:
+        at_limit = b'{"a":[' + b"0," * (STRUCTURE_LIMIT - 1) + b"0]}"
+        self.assertEqual(len(parse_json(at_limit)["a"]), STRUCTURE_LIMIT)
+        past = b'{"a":[' + b"0," * STRUCTURE_LIMIT + b"0]}"
+        self.assertRaises(MalformedInput, parse_json, past)
+
+    def test_keys(self) -> None:
+        def keys(count: int) -> bytes:
+            return b"{" + b",".join(b'"%d":0' % number for number in range(count)) + b"}"
+
+        self.assertEqual(len(parse_object(keys(KEYS_LIMIT))[0]), KEYS_LIMIT)
+        self.assertRaises(MalformedInput, parse_object, keys(KEYS_LIMIT + 1))
 
 
 class Agreement(SynchronousTestCase):

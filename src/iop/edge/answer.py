@@ -69,9 +69,11 @@ class Answer:
         exchange.on_writable(self._pause, self._resume)
 
     def take(self, dispatching: Deferred[Dispatched]) -> None:
-        """Follow a dispatched call to its end."""
+        """Follow a dispatched call to its end; a caller who has left already needs none."""
         self._dispatching = dispatching
         dispatching.addCallbacks(self._begin, self._refused)
+        if self._over:
+            self._cancel()
 
     # -- IRunReceiver -------------------------------------------------------------------------------------------------
 

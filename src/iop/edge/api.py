@@ -16,6 +16,7 @@ from iop.crypto.tokens import parse_token, token_digest, token_proof
 from iop.edge.answer import Answer
 from iop.edge.attempts import Call
 from iop.edge.openai_errors import METHOD_NOT_ALLOWED, NO_SUCH_PATH, Refusal, refusal_of
+from iop.edge.turns import Turns
 from iop.errors import IopError, MalformedToken, NoSuchModel, TokenRefused
 from iop.net.http1 import Headers, IExchange, IHttpApplication, RequestHead, Wanted
 from iop.units import is_request_id, new_id
@@ -36,6 +37,8 @@ _ONE_MODEL: Final = "/v1/models/"
 _CALLS: Final = {"/v1/chat/completions": "/chat/completions"}
 #: Request headers that travel to the upstream; everything else stays here.
 _PASSED_ON: Final = frozenset({b"accept", b"content-type", b"openai-beta"})
+#: Bytes of a body that is parsed as it comes.
+_AT_ONCE: Final = 64 * 1024
 _JSON: Final = (b"content-type", b"application/json")
 _BEARER: Final = b"bearer "
 
@@ -63,6 +66,7 @@ class Api:
         self._attempts = attempts
         self._clock = clock
         self._body_bytes = body_bytes
+        self._turns = Turns(clock)
 
     # -- IHttpApplication ---------------------------------------------------------------------------------------------
 
@@ -95,9 +99,22 @@ class Api:
             self._refuse(exchange, caller.request_id, NO_SUCH_PATH)
             return None
         if method == allowed:
-            return Wanted(limit, partial(self._serve, serve, exchange, caller))
+            return Wanted(limit, partial(self._take, serve, exchange, caller))
         self._refuse(exchange, caller.request_id, METHOD_NOT_ALLOWED, (b"allow", allowed.encode()))
         return None
+
+    def _take(
+        self,
+        serve: Callable[[IExchange, _Caller, bytearray], None],
+        exchange: IExchange,
+        caller: _Caller,
+        body: bytearray,
+    ) -> None:
+        """Serve at once what is small; large bodies that arrive together are parsed one a turn (P19)."""
+        if len(body) <= _AT_ONCE:
+            self._serve(serve, exchange, caller, body)
+        else:
+            self._turns.add(partial(self._serve, serve, exchange, caller, body))
 
     def _serve(
         self,

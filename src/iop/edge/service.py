@@ -92,6 +92,9 @@ class Edge:
             self._link.projection()
         except ControlPlaneUnavailable:
             reasons.append("the Control Plane was not reached yet, or not for too long")
+        else:
+            if not self._link.ready:
+                reasons.append("the Control Plane is not connected; only leases that are held still serve")
         if not self._nodes.ready_names:
             reasons.append("no Node is ready")
         return reasons

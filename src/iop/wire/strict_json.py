@@ -19,6 +19,10 @@ from iop.errors import MalformedInput
 DEPTH_LIMIT: Final = 64
 #: Characters of a number; whole numbers up to here fit a double, and converting longer ones takes quadratic time.
 DIGITS_LIMIT: Final = 308
+#: Commas and colons, wherever they stand: what a text costs to parse is bounded by them, not by its length.
+STRUCTURE_LIMIT: Final = 500_000
+#: Keys of an object whose spans are wanted.
+KEYS_LIMIT: Final = 1024
 
 _NOT_WHITESPACE: Final = re.compile(r"[^ \t\n\r]")
 #: A string, or a quote that is never closed: taking the rest keeps the search linear.
@@ -67,6 +71,8 @@ def parse_object(data: bytes | bytearray) -> tuple[dict[str, Any], dict[str, tup
             raise _malformed("expected a key in double quotes", text, at)
         place = at
         key, at = _value(text, at)
+        if len(values) == KEYS_LIMIT:
+            raise _malformed(f"the object has more than {KEYS_LIMIT} keys", text, place)
         if key in values:
             raise _malformed("an object has the same key twice", text, place)
         at = _skip(text, at)
@@ -91,6 +97,8 @@ def _text(data: bytes | bytearray) -> str:
     """Decode, and refuse what the scanner would let through or be hurt by."""
     if data.startswith(codecs.BOM_UTF8):
         raise MalformedInput("the JSON text begins with a byte order mark")
+    if data.count(b",") + data.count(b":") > STRUCTURE_LIMIT:
+        raise MalformedInput(f"the JSON text has more than {STRUCTURE_LIMIT} commas and colons")
     if _DOUBTFUL_ESCAPE.search(data) is not None and _SOUND_ESCAPES.fullmatch(data) is None:
         raise MalformedInput("a string holds NUL or half of a surrogate pair")
     if data.count(b"[") + data.count(b"{") > DEPTH_LIMIT:
