@@ -237,12 +237,21 @@ class RateTests(ApiCase):
         for number in range(10):
             self.assertEqual(self.create(f"?name=n{number}&profile=openai&target=lab")[0].code, 201)
         response, document = self.create()
-        self.assertEqual((response.code, document["code"]), (429, "too_many_changes"))
+        self.assertEqual((response.code, document["code"]), (429, "too_many_calls"))
         self.assertEqual(response.headers.getRawHeaders(b"retry-after"), [b"1"])
         self.assertEqual(self.call("GET", "/v1/slots")[0].code, 200)
         self.assertEqual(self.create(token=self.world.token_text("bob", TokenKind.MANAGE))[0].code, 201)
         self.world.pass_time(1)
         self.assertEqual(self.create()[0].code, 201)
+
+    def test_refusals_that_leave_a_row(self) -> None:
+        """P26, P47: a ``use`` token cannot fill the audit; past a burst it is refused without a row."""
+        use = self.world.token_text("ann", TokenKind.USE)
+        rows = len(result_of(self.world.store.audit.tail(1000)))
+        statuses = [self.call("GET", "/v1/slots", token=use)[0].code for _ in range(12)]
+        self.assertEqual(statuses, [403] * 10 + [429] * 2)
+        self.assertEqual(len(result_of(self.world.store.audit.tail(1000))), rows + 10)
+        self.assertEqual(self.call("GET", "/v1/slots")[0].code, 200)
 
 
 class RouteTests(ApiCase):

@@ -47,9 +47,9 @@ Document = dict[str, object]
 
 SLOT_ID_LIMIT: Final = 128
 ROUTE_BODY_LIMIT: Final = 8 * 1024
-#: Changes that one principal may make.
-CHANGES_PER_SECOND: Final = 1.0
-CHANGES_BURST: Final = 10
+#: Changes that one principal may make, and calls with the wrong kind of token.
+CALLS_PER_SECOND: Final = 1.0
+CALLS_BURST: Final = 10
 _ROUTES_PATH: Final = b"/v1/routes/"
 _REVISION: Final = re.compile(rb'"([1-9][0-9]{0,15})"\Z')
 
@@ -86,7 +86,8 @@ class CredentialApi:
         self._keyring = keyring
         self._clock = clock
         self._deployment_id = deployment_id
-        self._changes = Allowance(CHANGES_PER_SECOND, CHANGES_BURST)
+        self._changes = Allowance(CALLS_PER_SECOND, CALLS_BURST)
+        self._refusals = Allowance(CALLS_PER_SECOND, CALLS_BURST)
         self._log = Logger()
 
     def resource(self) -> KleinResource:
@@ -118,7 +119,7 @@ class CredentialApi:
         async def run(request: Request) -> bytes:
             caller = await self._authenticate(request)
             if request.method != b"GET":
-                self._allow(caller)
+                self._spend(self._changes, caller.principal)
             status, document = await call(request, caller)
             request.setResponseCode(status)
             request.responseHeaders.setRawHeaders(b"content-type", [b"application/json"])
@@ -183,6 +184,8 @@ class CredentialApi:
         if token is None or (token.expires_ms and token.expires_ms <= self._clock.wall_ms()):
             raise _unknown_token()
         if token.kind is not TokenKind.MANAGE:
+            # a row for each would let whoever has a token fill the disk
+            self._spend(self._refusals, token.principal)
             await self._store.audit.append(
                 f"token:{token.token_id}", "api.call", token.principal, "wrong_token_kind", {}
             )
@@ -194,14 +197,14 @@ class CredentialApi:
             )
         return Caller(token.principal, token.token_id, token.kind)
 
-    def _allow(self, caller: Caller) -> None:
-        """One principal's changes are limited, so that nobody can keep every Edge busy for everyone."""
-        seconds = self._changes.take(caller.principal, self._clock.boot())
+    def _spend(self, allowance: Allowance, principal: str) -> None:
+        """Take one of the principal's tokens; nobody can keep every Edge or the disk busy for everyone."""
+        seconds = allowance.take(principal, self._clock.boot())
         if seconds:
             raise ApiRefused(
                 429,
-                "too_many_changes",
-                f"a principal may make {CHANGES_BURST} changes at once and {CHANGES_PER_SECOND:g} a second after that",
+                "too_many_calls",
+                f"a principal may do this {CALLS_BURST} times at once and {CALLS_PER_SECOND:g} times a second after that",
                 hint="wait for the seconds in Retry-After",
                 retry_after=ceil(seconds),
             )
