@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -35,6 +36,16 @@ class CheckTests(SynchronousTestCase):
             self.write(upstream)
             for role in (Role.CONTROL_PLANE, Role.EDGE, Role.NODE):
                 self.assertIs(check_file(self.home.config(role)), role)
+
+    def test_examples_of_the_documentation(self) -> None:
+        """Each is a whole file that a role starts with."""
+        text = (Path(__file__).parent.parent.parent / "docs" / "configuration.md").read_text()
+        path = self.home.root / "example.toml"
+        roles = []
+        for example in re.findall(r"^```toml\n(.*?)^```$", text, re.M | re.S):
+            path.write_text(example)
+            roles.append(check_file(path))
+        self.assertEqual(roles, [Role.CONTROL_PLANE, Role.EDGE, Role.NODE])
 
     def test_says_so(self) -> None:
         done = CliRunner().invoke(config, ["check", str(self.home.config(Role.EDGE)), "--json"])
