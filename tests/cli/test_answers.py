@@ -42,7 +42,7 @@ class AnswerTests(SynchronousTestCase):
         self.assertNotIn("\x1b", self.out.getvalue())
 
     def test_facts(self) -> None:
-        print_facts({"schema": "0001", "control_plane_running": True, "current": False, "deployment": None})
+        print_facts({"schema": "0001", "control_plane_running": True, "current": False, "deployment": None, "x": ""})
         self.assertEqual(
             self.out.getvalue().splitlines(),
             [
@@ -50,6 +50,7 @@ class AnswerTests(SynchronousTestCase):
                 "control plane running  yes",
                 "current                no",
                 "deployment             unknown",
+                "x                      -",
             ],
         )
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
 from iop.cli.main import COMMANDS, iop, run
-from iop.errors import ApiRefused, BadConfig
+from iop.errors import ApiRefused, BadConfig, NotConfirmed
 
 
 class HelpTests(SynchronousTestCase):
@@ -100,6 +100,11 @@ class ErrorTests(SynchronousTestCase):
     def test_refusal_of_the_api_keeps_its_code(self) -> None:
         self.error = ApiRefused(400, "bad_target", "no", hint="")
         self.assertEqual(json.loads(self.told("fail", "--json")[1])["error"]["code"], "bad_target")
+
+    def test_change_that_is_made_but_not_confirmed(self) -> None:
+        """K14: told apart from one that was not made."""
+        self.error = NotConfirmed("the change is committed", hint="wait")
+        self.assertEqual(self.told("fail"), (3, "", "Error: the change is committed\nHint: wait\n"))
 
     def test_command_line_that_does_not_parse(self) -> None:
         code, output, told = self.told("fail", "--colour")

@@ -32,7 +32,7 @@ def print_list(answer: Answer, key: str, columns: Sequence[str], nothing: str, *
 
 def print_facts(facts: Answer) -> None:
     """Print one line for each fact."""
-    _print_aligned([[name.replace("_", " "), _plain(value)] for name, value in facts.items()])
+    _print_aligned([[name.replace("_", " "), _plain(value) or "-"] for name, value in facts.items()])
 
 
 def print_mutation(answer: Answer, columns: Sequence[str], *, as_json: bool) -> None:

@@ -17,6 +17,7 @@ import click
 from twisted.internet.defer import Deferred
 
 from iop.cli.answers import reached
+from iop.cli.main import NOT_CONFIRMED
 from iop.cli.reactor import run_in_reactor
 from iop.core.barrier import barrier
 from iop.errors import StoreBusy, StoreUnavailable
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Exit code of a command whose change is durable but has not reached every Edge.
-NOT_CONFIRMED: Final = 3
 #: How often the session rows are read while waiting.
 POLL_SECONDS: Final = 0.05
 #: How long they are: a Control Plane notices within 1 s and cuts off within the cap of 8 s; the rest is slack.

@@ -3,7 +3,8 @@
 Each lives in ``iop/cli/NAME.py`` as a click command or group called ``NAME``. Whatever goes wrong is an
 :class:`~iop.errors.IopError`, told here and nowhere else: as ``Error:`` and ``Hint:`` on stderr, or, with ``--json``,
 as ``{"error": {"code", "message", "hint"}}`` on stdout. The exit code is then 1; 2 for a command line that does not
-parse, and for one that ends before its sub-command, which is answered with help.
+parse, and for one that ends before its sub-command, which is answered with help; 3 for a change that is made but not
+known to have reached every Edge.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import importlib
 import json
 import sys
 from collections.abc import Sequence
-from typing import cast
+from typing import Final, cast
 
 import click
 
-from iop.errors import ApiRefused, IopError
+from iop.errors import ApiRefused, IopError, NotConfirmed
+
+#: Exit code of a command whose change is durable but has not reached every Edge.
+NOT_CONFIRMED: Final = 3
 
 #: What click 8.2 and newer raise for a group without a sub-command; the message is the group's help.
 _NO_SUB_COMMAND = getattr(click.exceptions, "NoArgsIsHelpError", ())
@@ -80,7 +84,8 @@ def run(arguments: Sequence[str]) -> int:
         iop.main(list(arguments), prog_name="iop", standalone_mode=False)
     except IopError as error:
         code = error.reason if isinstance(error, ApiRefused) else error.code
-        return _tell(as_json, code, error.message, error.hint, exit_code=1)
+        exit_code = NOT_CONFIRMED if isinstance(error, NotConfirmed) else 1
+        return _tell(as_json, code, error.message, error.hint, exit_code=exit_code)
     except click.exceptions.Exit as end:
         return end.exit_code
     except click.Abort:

@@ -44,7 +44,7 @@ def set_route(
 ) -> None:
     """Route MODEL, the name that requests give, through a slot. A route that MODEL has already is replaced.
 
-    Answers once every connected Edge knows.
+    Answers once every connected Edge knows. Exit code 3: made, but not every Edge is known to have it yet.
 
     \b
     Examples:

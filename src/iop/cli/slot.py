@@ -34,6 +34,8 @@ def slot() -> None:
 def create(server: Server, name: str, profile: str, target: str, secret_file: str, as_json: bool) -> None:
     """Store a secret in a new slot. Answers once every connected Edge knows.
 
+    Exit code 3: stored, but not every Edge is known to have it yet.
+
     \b
     Examples:
       iop slot create --name work --profile openai --target openai --secret-file key.txt
