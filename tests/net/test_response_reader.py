@@ -43,6 +43,9 @@ BAD: dict[str, bytes] = {
     "other coding": CHUNKED.replace(b": chunked", b": gzip"),
     "two codings": CHUNKED.replace(b": chunked", b": gzip, chunked"),
     "switching protocols": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+    "interim response with a length": b"HTTP/1.1 199 X\r\ncontent-length: 9\r\n\r\nINJECTED!" + SIZED,
+    "interim response with a length of nothing": b"HTTP/1.1 103 X\r\nContent-Length: 0\r\n\r\n" + SIZED,
+    "interim response in chunks": b"HTTP/1.1 104 X\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n" + SIZED,
     "status too small": b"HTTP/1.1 099 X\r\n\r\n",
     "chunk size": CHUNKED.replace(b"3;x=y", b"zz"),
     "chunk too long": CHUNKED.replace(b"abc", b"abcd"),
@@ -106,6 +109,46 @@ class ResponseReaderTests(SynchronousTestCase):
         exact = base.replace(b"A: ", b"A: " + b"x" * (LIMIT - len(base)))
         self.assertTrue(feed(exact, [])[0].whole)
         self.assertRaises(BadHttp, feed, EMPTY.replace(b"204 No Content", b"100 Continue") + exact, [])
+
+    def test_head_limit_whatever_the_split(self) -> None:
+        """P32, P33: a head one byte too large is refused also when its body comes with it, one at the limit never."""
+        for coding, body in (
+            (b"Content-Length: 5", b"hello"),
+            (b"Transfer-Encoding: chunked", b"5\r\nhello\r\n0\r\n\r\n"),
+        ):
+            base = b"HTTP/1.1 200 OK\r\nA: \r\n" + coding + b"\r\n\r\n"
+            exact = base.replace(b"A: ", b"A: " + b"x" * (LIMIT - len(base)))
+            for places in ([], [LIMIT], list(range(1, len(exact + body)))):
+                self.assertEqual(feed(exact + body, places)[1], b"hello")
+            for places in ([], [LIMIT + 1], list(range(1, len(exact + body) + 1))):
+                self.assertRaises(BadHttp, feed, exact.replace(b"A: ", b"A: x") + body, places)
+
+    def test_interim_statuses(self) -> None:
+        """P32, P33: no 1xx has content: one that announces some is refused, any other skipped, 101 always refused."""
+        announcing = (b"", b"content-length: 9\r\n", b"content-length: 0\r\n", b"transfer-encoding: chunked\r\n")
+        for status in range(100, 200):
+            for field in announcing:
+                head = b"HTTP/1.1 %d X\r\n%b\r\n" % (status, field)
+                for places in ([], [len(head)], list(range(1, len(head + SIZED)))):
+                    if field or status == 101:
+                        refusal = self.assertRaises(BadHttp, feed, head + SIZED, places)
+                        self.assertEqual(refusal.status, 502)
+                    else:
+                        reader, body = feed(head + SIZED, places)
+                        self.assertEqual((reader.status, body, reader.whole), (200, b"hello", True), status)
+
+    def test_endless_interim_content(self) -> None:
+        """P32: what follows an interim head is bounded like heads, and none of it is kept for the final answer."""
+        for field in (b"", b"content-length: 1000000\r\n", b"transfer-encoding: chunked\r\n"):
+            reader = ResponseReader(LIMIT)
+            refused = 0
+            try:
+                reader.feed(b"HTTP/1.1 199 X\r\n" + field + b"\r\n")
+                for _ in range(LIMIT):
+                    reader.feed(b"1\r\nx\r\n")
+            except BadHttp:
+                refused += 1
+            self.assertEqual((refused, reader.take_body()), (1, b""))
 
     def test_more_than_a_response(self) -> None:
         """Bytes after the end belong to nobody: the response stands, the connection is not used again."""

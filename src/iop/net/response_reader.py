@@ -9,12 +9,14 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from iop.errors import BadHttp
 
 _FIELD_COUNT: Final = 200
+#: Fields that announce content.
+_CONTENT: Final = frozenset({"content-length", "transfer-encoding"})
 
 
 class ResponseReader:
-    """Reads one response; interim (1xx) ones before it are skipped.
+    """Reads one response; interim (1xx) ones before it are skipped, and have no body (RFC 9110, 15.2).
 
-    :param head_limit: bytes of all heads together, and of whatever comes without a byte of the body.
+    :param head_limit: bytes of all heads together, and afterwards of whatever comes without a byte of the body.
     """
 
     def __init__(self, head_limit: int) -> None:
@@ -46,16 +48,12 @@ class ResponseReader:
         if self._parser is None:
             self._beyond = self._beyond or bool(data)
             return
-        self._barren += len(data)
-        try:
-            self._parser.feed_data(data)
-        except (HttpParserError, HttpParserUpgrade) as error:
-            if not self.whole:
-                cause = error.__context__
-                raise cause if isinstance(cause, BadHttp) else BadHttp(502, "the response is not HTTP/1.1") from None
-            self._beyond = True
-        if self._barren > self._head_limit:
-            raise BadHttp(502, f"the response's head is larger than {self._head_limit} bytes")
+        room = len(data) if self.status is not None else self._head_limit - self._barren
+        self._parse(self._parser, data[:room])
+        if len(data) > room:
+            if self.status is None:
+                raise BadHttp(502, f"the response's head is larger than {self._head_limit} bytes")
+            self._parse(self._parser, data[room:])
         if self.whole:
             self.release()
 
@@ -73,6 +71,18 @@ class ResponseReader:
     def release(self) -> None:
         """Let go of the parser, which holds on to this object."""
         self._parser = None
+
+    def _parse(self, parser: HttpResponseParser, data: bytes) -> None:
+        self._barren += len(data)
+        try:
+            parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade) as error:
+            if not self.whole:
+                cause = error.__context__
+                raise cause if isinstance(cause, BadHttp) else BadHttp(502, "the response is not HTTP/1.1") from None
+            self._beyond = True
+        if self._barren > self._head_limit:
+            raise BadHttp(502, f"more than {self._head_limit} bytes came without any of the response's body")
 
     # -- what llhttp says ------------------------------------------------------------------------------------------
 
@@ -102,15 +112,21 @@ class ResponseReader:
         if parser.get_http_version() not in ("1.1", "1.0"):
             raise BadHttp(502, "the response is not HTTP/1.1")
         if status < 200:
+            # llhttp would read content here, and hand it over like that of the response
+            if any(name in _CONTENT for name, _ in self.headers):
+                raise BadHttp(502, "an interim response announces content")
             return
         encodings = [value for name, value in self.headers if name == "transfer-encoding"]
         if encodings and [value.lower() for value in encodings] != ["chunked"]:
             raise BadHttp(502, "the response's transfer encoding is not chunked")
         self.status = status
+        self._barren = 0
         self._delimited = bool(encodings) or any(name == "content-length" for name, _ in self.headers)
         self._keep_alive = parser.should_keep_alive()
 
     def on_body(self, piece: bytes) -> None:
+        if self.status is None:
+            raise BadHttp(502, "content came before the response's head")
         if not self.whole:
             self._pieces.append(piece)
             self._barren = 0
