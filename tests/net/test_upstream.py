@@ -378,13 +378,50 @@ class FailureTests(UpstreamCase):
         self.assertTrue(self.failure().started)
         self.assertTrue(server.transport.disconnected)
 
-    def test_between_bytes_deadline(self) -> None:
-        """An answer may take long, but not pause for long."""
+    def test_head_drip(self) -> None:
+        """P34, R6: neither bytes of a head nor interim answers move the time by which the head has to be whole."""
+        seconds = int(LIMITS.first_byte_seconds) - 1
+        for drip in (b"HTTP/1.1 200 OK\r\nA: " + b"x" * seconds, b"HTTP/1.1 103 X\r\n\r\n" * seconds):
+            for pauses in (False, True):
+                self.recorder = Recorder()
+                call = self.upstream.call("POST", "/x", [], 0, self.recorder)
+                server = self.accept()
+                for place in range(seconds):
+                    server.send(drip[place : place + 1])
+                    if pauses:
+                        call.pause()
+                        call.resume()
+                    self.clock.advance(1)
+                self.assertEqual(self.recorder.ends, [])
+                self.clock.advance(1)
+                self.assertIsInstance(self.failure(), UpstreamTimedOut)
+                self.assertTrue(self.failure().started)
+                self.assertTrue(server.transport.disconnected)
+                server.close()
+
+    def test_head_at_the_last_moment(self) -> None:
+        """P34: silence may last longer within a head than within a body, until the head is whole."""
         self.upstream.call("POST", "/x", [], 0, self.recorder)
         server = self.accept()
-        for place in range(len(ANSWER) - 1):
-            server.send(ANSWER[place : place + 1])
+        server.send(ANSWER[:1])
+        self.clock.advance(LIMITS.first_byte_seconds - 1)
+        server.send(ANSWER[1:-1])
+        self.assertEqual((self.recorder.status, self.recorder.ends), (200, []))
+        self.clock.advance(LIMITS.between_bytes_seconds - 1)
+        self.assertEqual(self.recorder.ends, [])
+        self.clock.advance(1)
+        self.assertIsInstance(self.failure(), UpstreamTimedOut)
+
+    def test_between_bytes_deadline(self) -> None:
+        """The body of an answer may take long, but not pause for long."""
+        self.upstream.call("POST", "/x", [], 0, self.recorder)
+        server = self.accept()
+        body = ANSWER.index(b"hello")
+        server.send(ANSWER[:body])
+        for place in range(body, len(ANSWER) - 1):
             self.clock.advance(LIMITS.between_bytes_seconds - 1)
+            server.send(ANSWER[place : place + 1])
+        self.clock.advance(LIMITS.between_bytes_seconds - 1)
         self.assertEqual(self.recorder.ends, [])
         self.clock.advance(1)
         self.assertIsInstance(self.failure(), UpstreamTimedOut)
@@ -400,13 +437,18 @@ class FailureTests(UpstreamCase):
             self.assertEqual((self.failure().code, self.failure().started), ("upstream_broke", True))
 
     def test_not_http(self) -> None:
-        """An answer that is not HTTP/1.1 within the limits, before and inside its body."""
-        for data in (b"garbage\r\n", b"HTTP/1.1 200 OK\r\nA: " + b"x" * 1000):
+        """An answer that is not HTTP/1.1 within the limits, before and inside its body; nothing of it is passed on."""
+        for data in (
+            b"garbage\r\n",
+            b"HTTP/1.1 200 OK\r\nA: " + b"x" * 1000,
+            b"HTTP/1.1 199 X\r\ncontent-length: 9\r\n\r\nINJECTED!" + ANSWER,
+        ):
             self.recorder = Recorder()
             self.upstream.call("POST", "/x", [], 0, self.recorder)
             server = self.accept()
             server.send(data)
             self.assertEqual((self.failure().code, self.failure().started), ("upstream_broke", True))
+            self.assertEqual((self.recorder.status, self.recorder.body), (0, b""))
             self.assertTrue(server.transport.disconnected)
             server.close()
 

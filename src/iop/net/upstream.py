@@ -48,9 +48,9 @@ class UpstreamLimits:
     idle_connection_seconds: float = 30.0
     #: Name resolution, TCP and TLS together.
     connect_seconds: float = 10.0
-    #: From the request's head to the first byte of an answer.
+    #: From the request's head to the last byte of the answer's, however it trickles and whatever interim answers come.
     first_byte_seconds: float = 600.0
-    #: Between two arrivals of an answer, while it is wanted.
+    #: Between two arrivals of an answer after its head, while it is wanted.
     between_bytes_seconds: float = 120.0
     response_head: int = 64 * 1024
 

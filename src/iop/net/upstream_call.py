@@ -109,13 +109,13 @@ class UpstreamCall:
     def pause(self) -> None:
         if self._stage is _Stage.UNDER_WAY and self._connection is not None and not self._paused:
             self._paused = True
-            self._deadline.clear()
+            self._wait_for_body()
             self._connection.transport.pauseProducing()
 
     def resume(self) -> None:
         if self._stage is _Stage.UNDER_WAY and self._connection is not None and self._paused:
             self._paused = False
-            self._wait(self._upstream.limits.between_bytes_seconds)
+            self._wait_for_body()
             self._connection.transport.resumeProducing()
 
     def cancel(self) -> None:
@@ -165,10 +165,9 @@ class UpstreamCall:
         except BadHttp as error:
             self.fail(UpstreamBroke(error.message, started=True))
             return
-        if not self._paused:
-            self._wait(self._upstream.limits.between_bytes_seconds)
         if reader.status is None:
             return
+        self._wait_for_body()
         if not self._headed:
             self._headed = True
             self._receiver.head(reader.status, reader.headers)
@@ -233,6 +232,13 @@ class UpstreamCall:
 
     def _wait(self, seconds: float) -> None:
         self._deadline.set(self._upstream.clock.boot() + seconds)
+
+    def _wait_for_body(self) -> None:
+        """Begin anew to wait for bytes, if they are wanted; until the head is whole its own deadline stands (P34)."""
+        if self._paused and self._reader.status is not None:
+            self._deadline.clear()
+        elif self._reader.status is not None:
+            self._wait(self._upstream.limits.between_bytes_seconds)
 
     def _expired(self) -> None:
         started = self._stage is _Stage.UNDER_WAY
