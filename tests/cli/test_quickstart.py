@@ -6,6 +6,7 @@ import contextlib
 import json
 import signal
 import socket
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from io import StringIO
@@ -240,6 +241,8 @@ class ShowTests(SynchronousTestCase):
         """Whatever a home is called, and however narrow the terminal is."""
         again = self.shown(once=True).splitlines()[-1]
         self.assertEqual(self.arguments("iop", again), ["quickstart", "--home", str(self.home)])
+        self.patch(sys, "argv", [".venv/bin/iop", "quickstart"])
+        self.assertTrue(self.shown(once=True).splitlines()[-1].startswith("  .venv/bin/iop quickstart --home "))
         given = self.arguments("curl", self.shown(once=False).partition("Ask it something:")[2])
         self.assertEqual(given[:4], ["--cacert", f"{self.home}/ca.pem", "-H", "Authorization: Bearer iop_token"])
         self.assertEqual(json.loads(given[7])["model"], "m")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -148,7 +149,7 @@ def show(console: Console, running: Running, *, once: bool) -> None:
         console.print(
             f"Everything is kept in {document['home']}. To start it again and keep it running:", soft_wrap=True
         )
-        console.print(Text(f"  iop quickstart --home {quote(str(document['home']))}"), soft_wrap=True)
+        console.print(Text(f"  {_program()} quickstart --home {quote(str(document['home']))}"), soft_wrap=True)
         return
     example = json.dumps({"model": document["model"], "messages": [{"role": "user", "content": "hello"}]})
     ca, token = (quote(str(document[name])) for name in ("edge_ca", "token_file"))
@@ -161,3 +162,9 @@ def show(console: Console, running: Running, *, once: bool) -> None:
         ),
         soft_wrap=True,
     )
+
+
+def _program() -> str:
+    """What to type for ``iop``: as it was typed, since it need not be in the PATH."""
+    typed = Path(sys.argv[0])
+    return quote(str(typed)) if typed.name == "iop" else "iop"
