@@ -155,6 +155,18 @@ class RequestTests(ServerCase):
         self.assertEqual(self.send(*(stream[i : i + 1] for i in range(len(stream)))), OK * 4)
         self.assertEqual([body for _, body in self.application.requests], expected)
 
+    def test_empty_line_before_a_request(self) -> None:
+        """P33: one empty line before each request is ignored (RFC 9112, 2.2), wherever the bytes are split."""
+        stream = b"\r\n" + POST + b"\r\n" + GET + b"\r\n" + CHUNKED + GET + b"\r\n"
+        for place in range(len(stream) + 1):
+            self.serve(LIMITS)
+            self.assertEqual(self.send(stream[:place], stream[place:]), OK * 4)
+        self.serve(LIMITS)
+        self.assertEqual(self.send(*(stream[i : i + 1] for i in range(len(stream)))), OK * 4)
+        self.assertEqual([body for _, body in self.application.requests], [b"hello", b"", b"abc0123456789", b""])
+        self.factory.drain()
+        self.assertTrue(self.transport.disconnecting)
+
     def test_one_at_a_time(self) -> None:
         """What is sent ahead waits until the answer before it ended."""
         self.application.on_body = nothing
@@ -441,7 +453,11 @@ NASTY: dict[str, tuple[int, bytes]] = {
     "two spaces in the request line": (400, GET.replace(b"GET ", b"GET  ")),
     "tab in the request line": (400, GET.replace(b"GET ", b"GET\t")),
     "space after the version": (400, GET.replace(b"1.1\r\n", b"1.1 \r\n")),
-    "empty lines first": (400, b"\r\n" + GET),
+    "empty lines first": (400, b"\r\n\r\n" + GET),
+    "nothing but empty lines": (400, b"\r\n\r\n\r\n\r\n"),
+    "bare LF first": (400, b"\n" + GET),
+    "bare CR first": (400, b"\r" + GET),
+    "empty line, then bare LF": (400, b"\r\n\n" + GET),
     "TLS": (400, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"),
     "Content-Encoding": (415, with_field(b"Content-Encoding: gzip", POST)),
     "Content-Encoding twice": (400, with_field(b"Content-Encoding: identity\r\nContent-Encoding: gzip", POST)),
@@ -614,6 +630,32 @@ class DeadlineTests(ServerCase):
         self.clock.advance(LIMITS.receive_seconds - 1)
         self.assertEqual(self.answer(), b"")
         self.clock.advance(1)
+        self.refused(408)
+
+    def test_empty_lines_buy_no_time(self) -> None:
+        """P34: an empty line moves no deadline, neither a new connection's nor an idle one's nor a request's."""
+        for before, seconds in ((b"", LIMITS.receive_seconds), (GET, LIMITS.idle_seconds)):
+            for pieces in ((b"\r\n",), (b"\r", b"\n")):
+                self.serve(LIMITS)
+                self.send(before)
+                self.clock.advance(seconds - 1)
+                self.assertEqual(self.send(*pieces), b"")
+                self.clock.advance(0.5)
+                self.assertFalse(self.transport.disconnecting)
+                self.clock.advance(0.5)
+                self.assertTrue(self.transport.disconnecting)
+                self.assertEqual(self.answer(), b"")
+                self.disconnect()
+        self.serve(LIMITS)
+        self.send(GET, b"\r")
+        self.clock.advance(20)
+        self.send(b"\n")
+        self.clock.advance(20)
+        self.send(GET[:-1])
+        self.clock.advance(29)
+        self.assertEqual(self.send(GET[-1:]), OK)
+        self.send(b"\r")
+        self.clock.advance(LIMITS.receive_seconds)
         self.refused(408)
 
     def test_head_drip(self) -> None:

@@ -195,9 +195,13 @@ class HttpConnection(Protocol):
         self._parser: HttpRequestParser | None = None
         self._found = _HeadFields()
         self._parsed = 0
+        #: Whether an empty line before the next request was ignored.
+        self._blank = False
         self._receiving: tuple[Exchange, Wanted, SizedBody | ChunkedBody] | None = None
         #: When the first byte came of the request that is being received or answered.
         self._began: float | None = None
+        #: Until when there need be no request.
+        self._idle_until = 0.0
         self._exchange: Exchange | None = None
         #: Whether the connection closes after the answer.
         self._last = False
@@ -217,7 +221,8 @@ class HttpConnection(Protocol):
         self.transport.setTcpNoDelay(True)
         self.transport.registerProducer(self, True)
         # under TLS the handshake is still to come
-        self._deadline.set(self._clock.boot() + self._limits.receive_seconds)
+        self._idle_until = self._clock.boot() + self._limits.receive_seconds
+        self._deadline.set(self._idle_until)
 
     def dataReceived(self, data: bytes) -> None:
         if self._phase is _Phase.DEAF:
@@ -248,6 +253,7 @@ class HttpConnection(Protocol):
     def resumeProducing(self) -> None:
         """The client has read all there was."""
         self.blocked = False
+        self._idle_until = self._clock.boot() + self._limits.idle_seconds
         if self._exchange is not None:
             self._exchange.resume()
         self._run()
@@ -274,6 +280,7 @@ class HttpConnection(Protocol):
             self._close(linger=self._phase is _Phase.DEAF)
         else:
             self._phase = _Phase.HEAD
+            self._idle_until = self._clock.boot() + self._limits.idle_seconds
             self._run()
 
     def abort(self) -> None:
@@ -319,7 +326,7 @@ class HttpConnection(Protocol):
         if self._closing or self.blocked:
             return
         if self._idle():
-            self._deadline.set(self._clock.boot() + self._limits.idle_seconds)
+            self._deadline.set(self._idle_until)
             return
         if self._began is None:
             self._began = self._clock.boot()
@@ -331,7 +338,9 @@ class HttpConnection(Protocol):
             self._deadline.set(self._began + seconds)
 
     def _read_head(self) -> bool:
-        """Read on in a head, and begin its request once it is whole. Answers whether it was."""
+        """Read on in a head, and begin its request once it is whole. Answers whether there may be more to read."""
+        if self._parser is None and self._input[:1] in (b"\r", b"\n"):
+            return self._ignore_empty_line()
         if self._parser is None:
             self._found = _HeadFields()
             self._parser = HttpRequestParser(self._found)
@@ -353,6 +362,18 @@ class HttpConnection(Protocol):
         self._begin_request(raw, self._parser, self._found)
         return True
 
+    def _ignore_empty_line(self) -> bool:
+        """Drop one empty line before a request (RFC 9112, 2.2). Answers whether it was there whole."""
+        if self._blank or not b"\r\n".startswith(self._input[:2]):
+            raise BadHttp(400, "the request begins with an empty line")
+        if len(self._input) < 2:
+            return False
+        self._input = self._input[2:]
+        self._blank = True
+        # it belongs to no request, so that it neither begins one's time nor extends the connection's
+        self._began = None
+        return True
+
     def _begin_request(self, raw: bytes, parser: HttpRequestParser, found: _HeadFields) -> None:
         """Check the head, let the application judge it, and get ready for the body."""
         if len(found.fields) > self._limits.header_count:
@@ -369,6 +390,7 @@ class HttpConnection(Protocol):
         exchange = Exchange(self, RequestHead(method.decode("ascii"), path, query, tuple(found.fields)))
         self._parser = None
         self._parsed = 0
+        self._blank = False
         self._exchange = exchange
         self._last = framing.closes
         self._phase = _Phase.ANSWER if framing.length == 0 else _Phase.BODY
