@@ -204,7 +204,7 @@ class CredentialApi:
             raise ApiRefused(
                 429,
                 "too_many_calls",
-                f"a principal may do this {CALLS_BURST} times at once and {CALLS_PER_SECOND:g} times a second after that",
+                f"a principal may do this {CALLS_BURST} times at once, then {CALLS_PER_SECOND:g} time a second",
                 hint="wait for the seconds in Retry-After",
                 retry_after=ceil(seconds),
             )
