@@ -57,6 +57,7 @@ LIMITS = (
     ("queue_seconds", 30, 300),
     ("run_window_bytes", 256 * 1024, 4 * 1024 * 1024),
     ("body_bytes", 16 * 1024 * 1024, 64 * 1024 * 1024),
+    ("body_total_bytes", 256 * 1024 * 1024, 4 * 1024 * 1024 * 1024),
     ("header_bytes", 32 * 1024, 64 * 1024),
     ("receive_seconds", 30, 120),
 )
@@ -112,6 +113,13 @@ class ConfigTests(SynchronousTestCase):
             self.assertEqual(getattr(self.read(f"{GOOD}[limits]\n{name} = {cap}").limits, name), cap, name)
             self.assertRefused(f"{GOOD}[limits]\n{name} = {cap + 1}", f"[limits] {name}")
             self.assertRefused(f"{GOOD}[limits]\n{name} = 0", f"[limits] {name}")
+
+    def test_one_body_fits(self) -> None:
+        """Room for all bodies together that a single permitted one could not have is refused."""
+        for total, one in ((1 << 20, 1 << 20), (16 << 20, 16 << 20)):
+            limits = f"{GOOD}[limits]\nbody_bytes = {one}\nbody_total_bytes = "
+            self.assertEqual(self.read(f"{limits}{total}").limits.body_total_bytes, total)
+            self.assertRefused(f"{limits}{total - 1}", "[limits]", "body_total_bytes must be at least body_bytes")
 
     def test_catalogue(self) -> None:
         """What does not describe a provider that can be served is refused where it stands."""

@@ -24,7 +24,7 @@ from iop.testing.clock import FakeClock
 from .test_http1 import NASTY
 from .transports import MemoryTransport
 
-LIMITS = GuardLimits(headers=2048, body=500)
+LIMITS = GuardLimits(headers=2048, body=500, body_total=600)
 GET = b"GET /page HTTP/1.1\r\nHost: cp\r\n\r\n"
 POST = b"POST /page HTTP/1.1\r\nHost: cp\r\nContent-Length: 6\r\n\r\ncanary"
 
@@ -193,6 +193,27 @@ class RefusalTests(GuardCase):
         self.setUp()
         chunked = POST.replace(b"Content-Length: 6", b"Transfer-Encoding: chunked")
         self.refused(413, "request_too_large", chunked.replace(b"canary", b"6\r\ncanary\r\n5\r\n"))
+
+    def test_bodies_together(self) -> None:
+        """P32: bodies of calls that are not answered yet have a limit together, and an answer makes room."""
+        self.page.answer = lambda request: NOT_DONE_YET
+        factory = guarded_site(self.page, FakeClock(), LIMITS, body_limit, refuse)
+        large = POST.replace(b"/page", b"/large")
+        self.serve(factory)
+        self.send(large.replace(b": 6", b": 500").replace(b"canary", b"x" * 500))
+        first, (held,) = self.connection, self.page.requests
+        self.serve(factory)
+        self.send(large.replace(b": 6", b": 100").replace(b"canary", b"x" * 100))
+        self.disconnect()
+        self.page.requests.clear()
+        self.serve(factory)
+        self.refused(503, "overloaded", large.replace(b": 6", b": 101")[:-6])
+        held.finish()
+        self.serve(factory)
+        self.send(POST)
+        self.assertEqual(self.page.bodies[-1], b"canary")
+        first.connectionLost(Failure(ConnectionDone()))
+        self.disconnect()
 
     def test_head(self) -> None:
         """P32: a head beyond its limit."""

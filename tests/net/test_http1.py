@@ -600,6 +600,129 @@ class LimitTests(ServerCase):
         self.assertFalse(self.connect().disconnected)
 
 
+class BodyTotalTests(ServerCase):
+    """P32: all bodies of a listener together have a limit."""
+
+    LIMITS = HttpLimits(body=1000, body_total=18)
+    NO_ROOM = (
+        b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\nretry-after: 5\r\ncontent-length: 78\r\n"
+        b"connection: close\r\n\r\noverloaded: this server holds as many request bodies as it can; try again soon"
+    )
+
+    def setUp(self) -> None:
+        self.serve(self.LIMITS)
+        self.application.on_body = nothing
+
+    def sized(self, length: int) -> bytes:
+        return POST.replace(b": 5\r\n\r\nhello", b": %d\r\n\r\n" % length)
+
+    def hold(self, *pieces: bytes) -> IExchange:
+        """A request that is not answered, on a connection of its own."""
+        self.transport = self.connect()
+        self.assertEqual(self.send(*pieces), b"")
+        return self.application.exchanges[-1]
+
+    def assert_room(self, room: int) -> None:
+        """There is room for ``room`` bytes and not for one more."""
+        for length, reply in ((room + 1, self.NO_ROOM), (room, b"")):
+            for head, chunked in ((self.sized(length), False), (CHUNKED[: CHUNKED.index(b"3\r\n")], True)):
+                self.transport = self.connect()
+                pieces = (head, b"%x\r\n" % length) if chunked else (head,)
+                self.assertEqual(self.send(*pieces), reply, (room, length, chunked))
+                self.disconnect()
+
+    def test_what_is_announced_counts(self) -> None:
+        """A body counts from its head on, or chunk by chunk, before any of it came."""
+        self.disconnect()
+        self.assert_room(18)
+        self.hold(self.sized(6))
+        self.assert_room(12)
+        self.disconnect()
+
+    def test_chunks_count_as_they_come(self) -> None:
+        """A chunked body counts by what it has announced, and is refused where it would grow too far."""
+        self.disconnect()
+        cut = CHUNKED.index(b"0000000A")
+        self.hold(CHUNKED[:cut])
+        connection, transport = self.connection, self.transport
+        self.assert_room(15)
+        self.connection, self.transport = connection, transport
+        self.assertEqual(self.send(CHUNKED[cut:]), b"")
+        self.assert_room(5)
+        gone: list[bool] = []
+        self.hold(CHUNKED[:cut]).on_gone(lambda: gone.append(True))
+        self.assertEqual(self.send(CHUNKED[cut:]), self.NO_ROOM)
+        self.assertEqual(gone, [True])
+        self.assert_lingers()
+        self.assert_room(5)
+
+    def test_every_end_gives_back(self) -> None:
+        """What a body took is free again when its exchange ends in any way, and not before."""
+        self.disconnect()
+
+        def whole(exchange: IExchange) -> None:
+            exchange.respond(200, [], b"")
+
+        def streamed(exchange: IExchange) -> None:
+            exchange.start(200, [])
+            exchange.write(b"x")
+            self.assert_room(13)
+            exchange.finish()
+
+        for end in (whole, streamed):
+            for request in (POST, self.sized(5), CHUNKED.replace(b"0000000A\r\n0123456789\r\n", b"2\r\n01\r\n")):
+                exchange = self.hold(request)
+                connection = self.connection
+                self.assert_room(13)
+                end(exchange)
+                self.assert_room(18)
+                connection.connectionLost(Failure(ConnectionDone()))
+                self.assert_room(18)
+
+    def test_refusals_and_departures_give_back(self) -> None:
+        """The same for clients that go, come too late, or send what is refused, and for an application that fails."""
+        self.disconnect()
+        for request in (POST, self.sized(5)):
+            self.hold(request)
+            self.disconnect()
+            self.assert_room(18)
+        self.hold(self.sized(5))
+        self.clock.advance(LIMITS.receive_seconds)
+        self.assertIn(b" 408 ", self.answer())
+        self.assert_room(18)
+        self.hold(CHUNKED[: CHUNKED.index(b"0000000A")])
+        self.assertIn(b" 400 ", self.send(b"x\r\n"))
+        self.assert_room(18)
+        exchange = self.hold(POST)
+        connection = self.connection
+        exchange.abort()
+        connection.connectionLost(Failure(ConnectionDone()))
+        self.assert_room(18)
+
+        def fail(exchange: IExchange) -> None:
+            raise BadHttp(418, "short and stout")
+
+        self.application.on_body = fail
+        self.transport = self.connect()
+        self.assertIn(b" 418 ", self.send(POST))
+        self.application.on_body = nothing
+        self.assert_room(18)
+
+    def test_one_connection_after_the_other(self) -> None:
+        """Requests on one connection take turns, however many are sent ahead."""
+        self.application.on_body = Recorder().on_body
+        self.assertEqual(self.send(POST * 100 + CHUNKED * 100), OK * 200)
+
+    def test_nothing_asked_for(self) -> None:
+        """A client is not asked for a body that has no room, nor is one counted that the application does not want."""
+        self.assertEqual(self.send(with_field(b"Expect: 100-continue", self.sized(19))), self.NO_ROOM)
+        self.disconnect()
+        self.application.limit = None
+        self.hold(self.sized(19))
+        self.application.limit = 100
+        self.assert_room(18)
+
+
 class DeadlineTests(ServerCase):
     """P34: absolute times."""
 

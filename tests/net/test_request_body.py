@@ -40,19 +40,23 @@ class BodyTests(SynchronousTestCase):
     def test_chunked(self, chunks: list[bytes], style: str, after: bytes, places: list[int]) -> None:
         """P33: the chunks' contents, and nothing of what follows."""
         data = b"".join(b"%b\r\n%b\r\n" % (format(len(chunk), style).encode(), chunk) for chunk in chunks)
-        body = ChunkedBody(1000)
+        reserved: list[int] = []
+        body = ChunkedBody(1000, reserved.append)
         self.assertEqual(fill(body, pieces_of(data + b"0\r\n\r\n" + after, places)), after)
         self.assertEqual((bytes(body.content), body.whole), (b"".join(chunks), True))
+        self.assertEqual(reserved, [*map(len, chunks), 0])
 
     @given(st.lists(st.sampled_from([b"1", b"a", b"0", b"\r\n", b"\n", b";", b"x" * 40]) | st.binary(max_size=10)))
     def test_total(self, pieces: list[bytes]) -> None:
         """Any bytes are part of a chunked body, or refused; the split does not matter, nor is the limit passed."""
         outcomes: list[tuple[bytes, bytes, int]] = []
         for split in (pieces, [b"".join(pieces)]):
-            body = ChunkedBody(30)
+            reserved: list[int] = []
+            body = ChunkedBody(30, reserved.append)
             try:
                 outcomes.append((fill(body, split), bytes(body.content), body.whole))
             except BadHttp as refusal:
                 outcomes.append((b"", b"", refusal.status))
-            self.assertLessEqual(len(body.content), 30)
+            self.assertLessEqual(len(body.content), sum(reserved))
+            self.assertLessEqual(sum(reserved), 30)
         self.assertEqual(outcomes[0], outcomes[1])

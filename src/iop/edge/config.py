@@ -142,8 +142,15 @@ class LimitsTable(Strict):
     queue_seconds: Annotated[float, Field(ge=0.1, le=300)] = 30.0
     run_window_bytes: Annotated[int, Field(ge=BODY_PIECE, le=WINDOW_CAP)] = RUN_WINDOW
     body_bytes: Annotated[int, Field(ge=_KIBI, le=64 * _MEBI)] = 16 * _MEBI
+    body_total_bytes: Annotated[int, Field(ge=_KIBI, le=4096 * _MEBI)] = 256 * _MEBI
     header_bytes: Annotated[int, Field(ge=_KIBI, le=64 * _KIBI)] = 32 * _KIBI
     receive_seconds: Annotated[float, Field(ge=1, le=120)] = 30.0
+
+    @model_validator(mode="after")
+    def _one_body_fits(self) -> LimitsTable:
+        if self.body_total_bytes < self.body_bytes:
+            raise ValueError("body_total_bytes must be at least body_bytes")
+        return self
 
 
 class EdgeConfig(RoleConfig):

@@ -51,6 +51,8 @@ class GuardLimits:
     headers: int = 16 * 1024
     #: Cap on every body, whatever the route allows.
     body: int = 64 * 1024
+    #: Cap on all bodies together that are arriving or being answered.
+    body_total: int = 16 * 1024 * 1024
     #: From the first byte of a request to the end of its answer.
     call_seconds: float = 15.0
     idle_seconds: float = 60.0
@@ -71,6 +73,7 @@ def guarded_site(
         HttpLimits(
             headers=limits.headers,
             body=limits.body,
+            body_total=limits.body_total,
             receive_seconds=limits.call_seconds,
             call_seconds=limits.call_seconds,
             idle_seconds=limits.idle_seconds,

@@ -37,6 +37,7 @@ class HttpServerFactory(ServerFactory):
         self._clock = clock
         self._limits = limits or HttpLimits()
         self._connections: set[HttpConnection] = set()
+        self._body_bytes = 0
         self._drained: list[Deferred[None]] = []
         self._date = b""
         self._date_second = -1
@@ -73,6 +74,17 @@ class HttpServerFactory(ServerFactory):
             waiting, self._drained = self._drained, []
             for drained in waiting:
                 drained.callback(None)
+
+    def reserve(self, count: int) -> bool:
+        """Make room for ``count`` bytes of a body; answers whether there is room."""
+        if self._body_bytes + count > self._limits.body_total:
+            return False
+        self._body_bytes += count
+        return True
+
+    def give_back(self, count: int) -> None:
+        """``count`` bytes that were reserved are not held any more."""
+        self._body_bytes -= count
 
     def date(self) -> bytes:
         """The value of the Date field, made once a second."""

@@ -35,6 +35,8 @@ class HttpLimits:
     header_count: int = 100
     #: Cap on every body, whatever the application allows.
     body: int = 16 * 1024 * 1024
+    #: Cap on all bodies of a listener together: announced, arriving, or with the application until its answer ended.
+    body_total: int = 256 * 1024 * 1024
     #: From the first byte of a request to the last of its body, however it trickles; and from a connection's beginning,
     #: TLS handshake included, to its first request (P34).
     receive_seconds: float = 30.0

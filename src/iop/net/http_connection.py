@@ -40,6 +40,8 @@ SENT_AHEAD: Final = 64 * 1024
 LINGER_SECONDS: Final = 2.0
 #: How long a client may take to read the last of an answer and, under TLS, to say goodbye.
 CLOSE_SECONDS: Final = 10.0
+#: When a client may try again whose body found no room.
+RETRY_SECONDS: Final = 5
 
 #: Statuses whose answers have no body (RFC 9110, 15.3.5 and 15.4.5).
 _BODILESS: Final = frozenset({204, 304})
@@ -50,6 +52,7 @@ _CODES: Final = {
     417: "expectation_failed",
     431: "headers_too_large",
     500: "internal",
+    503: "overloaded",
     504: "call_timeout",
     505: "http_version_unsupported",
 }
@@ -203,6 +206,8 @@ class HttpConnection(Protocol):
         #: Until when there need be no request.
         self._idle_until = 0.0
         self._exchange: Exchange | None = None
+        #: Bytes of the exchange's body that count towards the listener's total.
+        self._reserved = 0
         #: Whether the connection closes after the answer.
         self._last = False
         #: Whether the transport holds more of the answer than the client takes.
@@ -241,6 +246,7 @@ class HttpConnection(Protocol):
         # whoever waits for the last connection must not find a request that does not know yet
         if self._exchange is not None:
             self._exchange.end()
+        self._give_back()
         self._server.closed(self)
 
     def pauseProducing(self) -> None:
@@ -276,6 +282,7 @@ class HttpConnection(Protocol):
         """The answer is sent: on to the next request, or to the end."""
         self._exchange = None
         self._began = None
+        self._give_back()
         if self._last or self._server.draining:
             self._close(linger=self._phase is _Phase.DEAF)
         else:
@@ -408,13 +415,24 @@ class HttpConnection(Protocol):
     def _expect_body(self, exchange: Exchange, framing: Framing, wanted: Wanted) -> None:
         limit = min(wanted.limit, self._limits.body)
         if framing.length is None:
-            self._receiving = exchange, wanted, ChunkedBody(limit)
+            self._receiving = exchange, wanted, ChunkedBody(limit, self._reserve)
         elif framing.length > limit:
             raise BadHttp(413, f"the body is larger than {limit} bytes")
         else:
+            self._reserve(framing.length)
             self._receiving = exchange, wanted, SizedBody(framing.length)
         if framing.waits and not self._input:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _reserve(self, count: int) -> None:
+        """Have ``count`` more bytes of the body count towards the listener's total, until the exchange ends."""
+        if not self._server.reserve(count):
+            raise BadHttp(503, "this server holds as many request bodies as it can; try again soon")
+        self._reserved += count
+
+    def _give_back(self) -> None:
+        self._server.give_back(self._reserved)
+        self._reserved = 0
 
     def _read_body(self, exchange: Exchange, wanted: Wanted, body: SizedBody | ChunkedBody) -> bool:
         """Read on in a body, and hand it over once it is whole. Answers whether it was."""
@@ -443,6 +461,8 @@ class HttpConnection(Protocol):
         if exchange is None or exchange.may_answer():
             code = _CODES.get(refusal.status, "bad_request")
             headers, body = self._application.refuse(refusal.status, code, refusal.message)
+            if refusal.status == 503:
+                headers = [*headers, (b"retry-after", b"%d" % RETRY_SECONDS)]
             head = response_head(refusal.status, headers) + b"content-length: %d\r\n" % len(body)
             if exchange is not None and exchange.head.method == "HEAD":
                 body = b""
@@ -454,6 +474,7 @@ class HttpConnection(Protocol):
             self.abort()
         if exchange is not None:
             exchange.end()
+        self._give_back()
 
     def _stop_reading(self) -> None:
         """Drop what came, and whatever will come."""

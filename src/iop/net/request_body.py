@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 from iop.errors import BadHttp
@@ -43,12 +44,14 @@ class ChunkedBody:
     disagree on where the request ends. So are bodies that are more framing than content.
 
     :param limit: bytes the body may have; a chunk beyond it is refused from its size alone (P32).
+    :param reserve: told the size of each chunk before any of it is taken; may raise to refuse it.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, reserve: Callable[[int], object]) -> None:
         self.content = bytearray()
         self.whole = False
         self._limit = limit
+        self._reserve = reserve
         self._left = 0
         self._line = b""
         self._framing = 0
@@ -58,7 +61,7 @@ class ChunkedBody:
     def feed(self, data: bytes) -> bytes:
         """Take what belongs to the body, and give back what follows it once it is whole.
 
-        :raises BadHttp: 400 for anything but plain chunks, 413 for a body beyond the limit.
+        :raises BadHttp: 400 for anything but plain chunks, 413 for a body beyond the limit; what ``reserve`` raises.
         """
         at = 0
         while at < len(data) and not self.whole:
@@ -101,5 +104,6 @@ class ChunkedBody:
         self._left = int(size[1], 16)
         if len(self.content) + self._left > self._limit:
             raise BadHttp(413, f"the body is larger than {self._limit} bytes")
+        self._reserve(self._left)
         self._after_data = self._left > 0
         self._last = not self._left
