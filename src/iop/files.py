@@ -31,15 +31,30 @@ def read_private(path: Path, limit: int) -> bytearray:
     :raises FileRefused: if it is any other kind of file, or cannot be read.
     """
     with _opened(path, os.O_NOFOLLOW) as descriptor:
-        status = os.fstat(descriptor)
-        if status.st_uid != os.geteuid():
-            raise FileRefused(
-                f"{path} belongs to user {status.st_uid}, not to user {os.geteuid()} who reads it",
-                hint=f"chown {os.geteuid()} {path}",
-            )
-        if stat.S_IMODE(status.st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
-            raise FileRefused(f"{path} holds secrets and is open to group or others", hint=f"chmod 600 {path}")
+        _require_private(path, os.fstat(descriptor))
         return _contents(path, descriptor, limit)
+
+
+def check_private(path: Path) -> None:
+    """Refuse a file that others own or may open, as :func:`read_private` does, but that something else will read.
+
+    :raises FileRefused: if it is such a file, or is not there.
+    """
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise FileRefused(f"{path} cannot be read: {_reason(error)}", hint=_read_hint(path, error)) from error
+    _require_private(path, status)
+
+
+def _require_private(path: Path, status: os.stat_result) -> None:
+    if status.st_uid != os.geteuid():
+        raise FileRefused(
+            f"{path} belongs to user {status.st_uid}, not to user {os.geteuid()} who reads it",
+            hint=f"chown {os.geteuid()} {path}",
+        )
+    if stat.S_IMODE(status.st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
+        raise FileRefused(f"{path} holds secrets and is open to group or others", hint=f"chmod 600 {path}")
 
 
 def read_public(path: Path, limit: int) -> bytes:

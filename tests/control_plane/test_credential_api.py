@@ -177,6 +177,7 @@ class SlotTests(ApiCase):
             ("?name=a&profile=openai&target=lab&extra=1", "bad_arguments"),
             ("?name=a&name=b&profile=openai&target=lab", "bad_arguments"),
             ("?name=a&profile=openai&target=lab&target=lab", "bad_arguments"),
+            ("?name=a;profile=openai;target=lab", "bad_arguments"),
             ("?name=a&profile=OpenAI&target=lab", "unknown_profile"),
             ("?name=a&profile=openai&target=https://evil", "bad_target"),
             ("?name=%00&profile=openai&target=lab", "bad_name"),

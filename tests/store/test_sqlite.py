@@ -18,6 +18,7 @@ from twisted.trial.unittest import TestCase
 
 from iop.errors import (
     DeploymentMismatch,
+    FileRefused,
     IopError,
     NotFound,
     StoreBusy,
@@ -102,6 +103,12 @@ class OpeningTests(SqliteTestCase):
         self.execute("DROP TABLE alembic_version")
         self.refused(StoreUnavailable)
 
+    def test_database_that_others_may_open(self) -> None:
+        """It holds ciphertext and verifiers: whoever loosened it is told how to mend that."""
+        for mode in (0o644, 0o640, 0o602):
+            self.path.chmod(mode)
+            assert self.refused(FileRefused).hint == f"chmod 600 {self.path}"
+
     def test_another_deployment(self) -> None:
         refusal = self.refused(DeploymentMismatch, "deployment-2")
         assert "deployment-2" in refusal.message
@@ -166,6 +173,7 @@ class MigrationTests(SqliteTestCase):
     def test_all_or_nothing(self) -> None:
         """A migration that fails half-way leaves no table behind."""
         path = self.path.with_name("half")
+        path.touch(0o600)
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("CREATE TABLE routes (in_the_way TEXT)")
         with self.assertRaises(StoreUnavailable):

@@ -294,7 +294,13 @@ def _unknown_token() -> ApiRefused:
 def _arguments(request: Request, *names: str) -> list[str]:
     """The values of exactly these query arguments, each given once, in this order."""
     given: dict[bytes, list[bytes]] = request.args or {}
-    if set(given) != {name.encode() for name in names} or any(len(values) != 1 for values in given.values()):
+    # twisted.web takes ";" for "&", which nobody else does
+    plain = b";" not in request.uri
+    if (
+        not plain
+        or set(given) != {name.encode() for name in names}
+        or any(len(values) != 1 for values in given.values())
+    ):
         wanted = f"exactly {', '.join(names)}, each once" if names else "no query arguments"
         raise ApiRefused(400, "bad_arguments", f"this call takes {wanted}")
     try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from iop.errors import DeploymentMismatch, FileRefused, StoreUnavailable
+from iop.files import check_private
 from iop.store.failures import as_store_error, translated
 
 if TYPE_CHECKING:
@@ -28,9 +29,11 @@ def connect(path: Path) -> sqlite3.Connection:
 
     :raises StoreBusy: if another process holds it.
     :raises StoreUnavailable: if there is none or it cannot be opened.
+    :raises FileRefused: if others own or may open it.
     """
     if not path.exists():
         raise StoreUnavailable(f"there is no database at {path}", hint=_MIGRATE_HINT)
+    check_private(path)
     with translated(f"{path} was not opened"), ExitStack() as opened:
         connection = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode=rw",
