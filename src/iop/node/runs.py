@@ -189,7 +189,9 @@ class Run:
         """The run is over: let go of the upstream and of the secret, and say how it went."""
         self._hang_up()
         self._secret.dispose()
-        self._redactor = None
+        if self._redactor is not None:
+            self._redactor.dispose()
+            self._redactor = None
         log.info("node.run.finished", request_id=self._request_id, status=self._status, bytes=self._bytes, code=code)
         self._runs.forget(self._number)
 
