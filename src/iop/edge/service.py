@@ -73,7 +73,12 @@ class Edge:
         self._http = HttpServerFactory(
             Api(self._link, attempts, clock, limits.body_bytes),
             clock,
-            HttpLimits(headers=limits.header_bytes, body=limits.body_bytes, receive_seconds=limits.receive_seconds),
+            HttpLimits(
+                headers=limits.header_bytes,
+                body=limits.body_bytes,
+                body_total=limits.body_total_bytes,
+                receive_seconds=limits.receive_seconds,
+            ),
         )
 
     def prepare(self) -> Deferred[None]:
