@@ -102,6 +102,22 @@ class HomeTests(SynchronousTestCase):
         with self.home.held():
             self.assertEqual(self.make(), self.make())
 
+    def test_home_that_lost_a_file(self) -> None:
+        """What was made once and is gone is told by name, instead of being made anew beside what needs the old."""
+        with self.home.held():
+            self.home.check_whole()
+            self.make()
+        for path in (self.home.use_token, self.home.manage_token):
+            path.touch(0o600)
+        self.home.check_whole()
+        authority = self.home.pki / "ca.key"
+        for path in (self.home.manage_token, self.home.keyring, self.home.issuer, self.home.database, authority):
+            aside = path.rename(path.with_suffix(".aside"))
+            error = self.assertRaises(FileRefused, self.home.check_whole)
+            self.assertIn(str(path), error.message)
+            self.assertIn("--home", error.hint)
+            aside.rename(path)
+
     def test_certificate_that_ends_is_replaced(self) -> None:
         now = datetime.now(UTC)
         with self.home.held():

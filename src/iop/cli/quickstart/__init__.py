@@ -20,6 +20,7 @@ from iop.cli.reactor import run_in_reactor
 from iop.cli.secret_input import read_secret
 from iop.errors import BadConfig
 from iop.net.target import parse_target
+from iop.process.harden import no_core_files
 from iop.secret import Secret
 from iop.units import is_name
 
@@ -65,6 +66,8 @@ def quickstart(
       iop quickstart --upstream https://api.openai.com/v1 --secret-file openai.key
       iop quickstart --json > ready.json
     """
+    # it has the provider's secret in hand, and tokens
+    no_core_files()
     home = Home(folder)
     with home.held(), ExitStack() as stack:
         settings = decide(home.settings(), upstream, profile, model, has_secret=secret_file is not None)

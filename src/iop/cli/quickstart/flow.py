@@ -21,7 +21,7 @@ from iop.cli.host import actor
 from iop.cli.quickstart.configs import STAND_IN_TARGET, write_configs
 from iop.cli.quickstart.home import TITLES, Home, Settings
 from iop.cli.quickstart.hops import Hop, complete, hops, provider_hop
-from iop.cli.quickstart.processes import Children, QuickstartFailed
+from iop.cli.quickstart.processes import PROVIDER, Children, QuickstartFailed
 from iop.crypto.tokens import mint
 from iop.files import read_private, write_private
 from iop.net.tls import WebClientPolicy
@@ -116,6 +116,7 @@ class Quickstart:
         # the reactor first: then signals are ours, and what a child does is noticed
         await deferLater(self._reactor, 0)
         self._say("Certificates, keys, store, configuration")
+        home.check_whole()
         # before everything that is made for this deployment
         home.keep(settings)
         home.make_certificates()
@@ -166,7 +167,7 @@ class Quickstart:
         port_file = self._home.run / "provider.port"
         port_file.unlink(missing_ok=True)
         child = self._children.start(
-            "provider",
+            PROVIDER,
             [
                 *(sys.executable, "-m", "iop.testing.provider"),
                 *("--secret-file", str(self._home.provider_secret)),

@@ -158,6 +158,22 @@ class Home:
         """Write what was decided."""
         write_atomic(self._settings, json.dumps(asdict(settings), indent=2).encode() + b"\n", 0o644)
 
+    def check_whole(self) -> None:
+        """Refuse a home that was made and lost a file since: what it was made for cannot be made again.
+
+        :raises FileRefused: naming the file.
+        """
+        if not self.use_token.exists() and not self._stored.exists():
+            return
+        authority = authority_paths(self.pki)
+        kept = (self.use_token, self.manage_token, self.keyring, self.issuer, self.database)
+        for path in (*kept, authority.certificate, authority.key):
+            if not path.exists():
+                raise FileRefused(
+                    f"{path} is gone, and this quickstart stands on it",
+                    hint=f"remove {self.root}, or name another folder: --home FOLDER",
+                )
+
     def make_certificates(self) -> None:
         """Authority and one certificate per role, for loopback; one that ends soon is replaced."""
         now = datetime.now(UTC)

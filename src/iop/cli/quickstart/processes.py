@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from iop.units import Role
 
 START_SECONDS = 30.0
+#: What people call the stand-in.
+PROVIDER = "provider"
 #: Longer than a role's own drain deadline.
 STOP_SECONDS = 12.0
 _POLL_SECONDS = 0.05
@@ -156,13 +158,18 @@ class Children:
         """End all of them: in good order first, by force for those that take longer than :data:`STOP_SECONDS`."""
         self._stopping = True
         self.first_death = Deferred()
+        # the provider last, so that what runs on it can be drained
+        for children in ([each for each in self._children if each.name != PROVIDER], self._children):
+            await self._stop(children)
+
+    async def _stop(self, children: Sequence[Child]) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
-            for child in self._children:
+            for child in children:
                 if child.running:
                     # still ours: nobody but our reactor reaps it, and then it does not run
                     os.kill(child.pid, number)
             for _ in range(int(STOP_SECONDS / _POLL_SECONDS)):
-                if not any(child.running for child in self._children):
+                if not any(child.running for child in children):
                     return
                 await deferLater(self._reactor, _POLL_SECONDS)
 
