@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from iop.certificates import identity_of, read_certificates, read_key, required_identity
+from iop.certificates import check_own, identity_of, read_certificates, read_key, required_identity
 from iop.crypto.pki import new_authority
 from iop.errors import FileRefused, IdentityRefused
 from iop.units import Identity, Role
@@ -110,6 +110,20 @@ class FileTests(SynchronousTestCase):
     def test_files_without_a_certificate(self) -> None:
         for data in (b"", b"canary", b"-----BEGIN CERTIFICATE-----\ncanary\n-----END CERTIFICATE-----\n"):
             self.assertRaises(FileRefused, read_certificates, self.put(data))
+
+    def test_own_certificate(self) -> None:
+        """A process does not start under a name that its certificate does not give it."""
+        certificate = new_authority("iop.test", 0).issue(Role.EDGE, "edge-1", dns=["localhost"], now_ms=0).certificate
+        path = self.put(certificate.public_bytes(serialization.Encoding.PEM))
+        check_own(path, trust_domain="iop.test", role=Role.EDGE, name="edge-1")
+        for domain, role, name in (
+            ("other.test", Role.EDGE, "edge-1"),
+            ("iop.test", Role.CONTROL_PLANE, "edge-1"),
+            ("iop.test", Role.EDGE, "edge-2"),
+        ):
+            with self.assertRaises(FileRefused) as refused:
+                check_own(path, trust_domain=domain, role=role, name=name)
+            self.assertIn("not this process's certificate", refused.exception.message)
 
     def test_a_key(self) -> None:
         key = ec.generate_private_key(ec.SECP256R1())

@@ -104,3 +104,18 @@ def required_identity(
     if name is not None and identity.name != name:
         raise IdentityRefused(f"the certificate of {identity.uri()} is not the one of {name}")
     return identity
+
+
+def check_own(path: Path, *, trust_domain: str, role: Role, name: str) -> None:
+    """Refuse to start under another name than the certificate gives: no peer would talk to such a process.
+
+    :param path: the PEM file of a process's own certificate.
+    :raises FileRefused: if it cannot be read, or is that of somebody else.
+    """
+    try:
+        required_identity(read_certificates(path)[0], trust_domain=trust_domain, role=role, name=name)
+    except IdentityRefused as error:
+        raise FileRefused(
+            f"{path} is not this process's certificate: {error.message}",
+            hint="correct the name or the path in the configuration, or issue a certificate with iop pki issue",
+        ) from None

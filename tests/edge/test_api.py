@@ -455,14 +455,16 @@ class UnavailableTests(ApiTestCase):
         for code, status, seen in (
             ("token_refused", 401, "invalid_api_key"),
             ("slot_refused", 404, "model_not_found"),
-            ("binding_mismatch", 503, "control_plane_unavailable"),
-            ("edge_denied", 503, "control_plane_unavailable"),
-            ("node_denied", 503, "control_plane_unavailable"),
-            ("secret_unreadable", 503, "control_plane_unavailable"),
+            ("binding_mismatch", 503, "credential_unusable"),
+            ("edge_denied", 503, "credential_unusable"),
+            ("node_denied", 503, "credential_unusable"),
+            ("secret_unreadable", 503, "credential_unusable"),
         ):
             answer = refusal(code)
             self.control_plane.lease = lambda _: answer  # noqa: B023 - asked within this turn of the loop
-            self.assertRefused(self.rig.request(), status, seen)
+            exchange = self.rig.request()
+            self.assertRefused(exchange, status, seen)
+            self.assertNotIn("retry-after", exchange.headers)
 
     def test_queue(self) -> None:
         """A full queue is 429; who waited too long gets 503."""

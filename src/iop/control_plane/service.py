@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from zope.interface import implementer
 
-from iop.certificates import read_certificates
+from iop.certificates import check_own, read_certificates
 from iop.control_plane.credential_api import body_limit
 from iop.control_plane.plane import Keys, Plane, build_plane
 from iop.control_plane.problems import refuse_http
@@ -70,6 +70,12 @@ class ControlPlane:
 
     async def _prepare(self) -> None:
         config = self._config
+        check_own(
+            config.edge_wire.certificate,
+            trust_domain=config.deployment.trust_domain,
+            role=Role.CONTROL_PLANE,
+            name=self.name,
+        )
         self._lock = ControlPlaneLock.acquire(config.store.path)
         keys = Keys(
             keyring=Keyring.load(config.keys.keyring),

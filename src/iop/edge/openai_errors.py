@@ -63,6 +63,10 @@ METHOD_NOT_ALLOWED: Final = Refusal(405, "method_not_allowed", "this path does n
 INTERNAL: Final = Refusal(500, "internal", "the request failed for a reason that was logged here")
 _UNAUTHORISED: Final = "the service cannot authorise this request at the moment"
 _NOT_SERVED: Final = Refusal(503, "no_node", "no Node could serve this request", retry_after=_LATER)
+#: A refusal that asking again does not change (L4): an operator has to do something.
+_CREDENTIAL_UNUSABLE: Final = Refusal(
+    503, "credential_unusable", "the service may not use the credential that is stored for this model"
+)
 
 #: Refusals of a lease that say what has become of token or slot since the projection was made.
 _LEASE_REFUSED: Final = {
@@ -112,6 +116,8 @@ def refusal_of(error: IopError) -> Refusal:
             return Refusal(503, error.code, error.message, retry_after=_LATER)
         case LeaseRefused() if error.reason in _LEASE_REFUSED:
             return refusal_of(_LEASE_REFUSED[error.reason]())
+        case LeaseRefused() if not error.again:
+            return _CREDENTIAL_UNUSABLE
         case ControlPlaneUnavailable() | LeaseRefused() | RequestTimedOut():
             return Refusal(503, ControlPlaneUnavailable.code, _UNAUTHORISED, retry_after=_LATER)
         case PeerDisconnected() | TooManyInFlight():

@@ -5,11 +5,12 @@ from __future__ import annotations
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
-from twisted.internet.defer import Deferred, maybeDeferred, succeed
+from twisted.internet.defer import Deferred, execute, maybeDeferred
 from twisted.internet.endpoints import clientFromString, wrapClientTLS
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from zope.interface import implementer
 
+from iop.certificates import check_own
 from iop.core.pool import Pool
 from iop.edge.api import Api
 from iop.edge.attempts import Attempts
@@ -82,9 +83,8 @@ class Edge:
         )
 
     def prepare(self) -> Deferred[None]:
-        """Read which projection an earlier process had in force."""
-        self._projections.load()
-        return succeed(None)
+        """See that the certificate is this Edge's, and read which projection an earlier process had in force."""
+        return execute(self._prepare)
 
     def listen(self) -> Deferred[dict[str, str]]:
         """Serve callers and Nodes, and dial the Control Plane."""
@@ -107,6 +107,11 @@ class Edge:
     def drain(self) -> Deferred[None]:
         """Stop listening, let requests finish, then leave Nodes and Control Plane."""
         return Deferred.fromCoroutine(self._drain())
+
+    def _prepare(self) -> None:
+        config = self._config
+        check_own(config.tls.certificate, trust_domain=config.deployment.trust_domain, role=Role.EDGE, name=self.name)
+        self._projections.load()
 
     async def _listen(self) -> dict[str, str]:
         config, domain = self._config, self._config.deployment.trust_domain

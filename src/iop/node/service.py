@@ -9,6 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, wrapClientTLS
 from zope.interface import implementer
 
+from iop.certificates import check_own
 from iop.crypto.issuer import PinnedIssuers
 from iop.crypto.node_keys import NodeKeys
 from iop.interfaces import IClock
@@ -58,6 +59,7 @@ class NodeRole:
     async def _prepare(self) -> None:
         config, clock = self._config, self._clock
         domain = config.deployment.trust_domain
+        check_own(config.tls.certificate, trust_domain=domain, role=Role.NODE, name=self.name)
         edge = Identity(domain, Role.EDGE, config.edge.name)
         files = TlsFiles(config.tls.certificate, config.tls.key, config.tls.trust)
         mutual = mutual_client(

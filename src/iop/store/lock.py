@@ -78,9 +78,9 @@ def _open(path: Path, flags: int) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
     except OSError as error:
-        raise FileRefused(
-            f"{path} cannot be opened: {error.strerror}", hint=f"check what `ls -ld {path.parent} {path}` says"
-        ) from error
+        there = path.parent.exists()
+        hint = f"check what `ls -ld {path.parent} {path}` says" if there else "run `iop store migrate --config FILE`"
+        raise FileRefused(f"{path} cannot be opened: {error.strerror}", hint=hint) from error
 
 
 def _try(descriptor: int, kind: int) -> bool:
