@@ -164,6 +164,24 @@ class HostCommandTests(SynchronousTestCase):
         assert not any(token in out + err for token in tokens)
         assert self.execute("SELECT name FROM principals") == [("alice",)]
 
+    def test_json_tokens_come_before_the_wait_too(self) -> None:
+        """K14: the one line begins before the wait, so whoever is killed in it has lost no token."""
+        schema.migrate(self.database, "deployment-1")
+        self.run_control_plane()
+        self.execute("INSERT INTO edge_sessions VALUES ('s', 'edge-1', 1, 1, 0, 1, 0)")
+        process = self.process("principal", "create", "alice", "--json")
+        assert process.stdout is not None
+        begun = ""
+        # four members, with two strings each
+        while begun.count('"') < 16:
+            begun += process.stdout.read(1)
+        assert process.poll() is None
+        process.kill()
+        process.communicate(timeout=60)
+        made = json.loads(begun + "}")
+        for kind in ("use", "manage"):
+            parse_token(made[f"{kind}_token"])
+
     def test_interrupted_json_keeps_its_one_line(self) -> None:
         schema.migrate(self.database, "deployment-1")
         self.run_control_plane()

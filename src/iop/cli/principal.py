@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,8 +43,18 @@ def create(name: str, config_path: Path, as_json: bool) -> None:
     use, manage = mint(TokenKind.USE), mint(TokenKind.MANAGE)
 
     def told(made: Committed[PrincipalRecord]) -> None:
-        # before the wait, so that nothing that happens in it can lose the only copy; --json has its one line after it
-        if not as_json:
+        # before the wait, so that nothing that happens in it can lose the only copy
+        if as_json:
+            begun = {
+                "principal": made.value.principal,
+                "name": made.value.name,
+                "use_token": use.text.reveal().decode(),
+                "manage_token": manage.text.reveal().decode(),
+            }
+            # the rest of this one line comes after the wait
+            click.echo(json.dumps(begun).removesuffix("}"), nl=False)
+            sys.stdout.flush()
+        else:
             click.echo(f"Principal {made.value.name} ({made.value.principal}) made.")
             click.echo(f"use token:    {use.text.reveal().decode()}")
             click.echo(f"manage token: {manage.text.reveal().decode()}")
@@ -53,16 +64,8 @@ def create(name: str, config_path: Path, as_json: bool) -> None:
         reached = mutate(
             config, lambda store: store.principals.create(name, [use.record, manage.record], actor()), told
         )
-        made = reached.committed.value
-        if as_json:
-            line = {
-                "principal": made.principal,
-                "name": made.name,
-                "use_token": use.text.reveal().decode(),
-                "manage_token": manage.text.reveal().decode(),
-                **reached.as_json(),
-            }
-            click.echo(json.dumps(line))
+    if as_json:
+        click.echo(", " + json.dumps(reached.as_json()).removeprefix("{"))
     reached.finish(as_json=as_json)
 
 
