@@ -691,6 +691,24 @@ class BackpressureTests(PeerTestCase):
                 unread -= len(transport.take(unread))
         self.assertEqual(self.accepting.reasons, [])
 
+    def test_what_belongs_together_leaves_together(self) -> None:
+        """The answers to what came in one chunk are one write; a message on its own is one too."""
+        pair, written = self.pair(), list[bytes]()
+        write = pair.acceptor_transport.write
+
+        def counted(data: bytes) -> None:
+            written.append(data)
+            write(data)
+
+        self.patch(pair.acceptor_transport, "write", counted)
+        answers = [self.dialling.peer.request(AcquireLeaseRequest(), 5.0) for _ in range(12)]
+        pair.pump()
+        for each in answers:
+            self.successResultOf(each)
+        self.assertEqual(len(written), 1)
+        self.accepting.peer.request(PrincipalProjectionApplyRequest(), 5.0)
+        self.assertEqual(len(written), 2)
+
     def test_order(self) -> None:
         """What had to wait comes after what was sent before it, and before what is sent after it."""
         pair = self.pair(RUNTIME)

@@ -20,6 +20,9 @@ class State(Enum):
     DRAINING = "draining"
     CLOSED = "closed"
 
+    # the table is read for every message, and a member is its own only equal
+    __hash__ = object.__hash__
+
 
 #: The states after an accepted hello.
 ACCEPTED: Final = frozenset({State.READY, State.DRAINING})
@@ -49,6 +52,8 @@ class Input(Enum):
     CLOSE = "closing"
     # from the clock
     TICK = "time"
+
+    __hash__ = object.__hash__
 
 
 class Verdict(Enum):

@@ -41,6 +41,11 @@ class Deadline:
             self._call.cancel()
             self._wait(at)
 
+    def sooner(self, at: float) -> None:
+        """Expire at ``at``, unless that is set already or something earlier is."""
+        if self._at is None or at < self._at:
+            self.set(at)
+
     def clear(self) -> None:
         """Do not expire."""
         self._at = None

@@ -43,6 +43,8 @@ CONNECTIONS_LIMIT: Final = 4096
 STRANGERS_LIMIT: Final = 256
 #: What a kept frame costs beside its bytes.
 FRAME_COST: Final = 64
+#: Bytes of frames that leave together.
+GATHER_LIMIT: Final = 64 * 1024
 #: How long a last message may take to leave before the connection is cut.
 FLUSH_SECONDS: Final = 2.0
 
@@ -69,6 +71,10 @@ class PeerProtocol(Protocol):
         #: Frames that the transport was not given because it is full, and their bytes.
         self._unwritten: deque[bytes] = deque()
         self._unread = 0
+        #: Frames that leave together when what brought them about is done.
+        self._gathered: list[bytes] = []
+        self._gathered_bytes = 0
+        self._gathering = False
 
     @property
     def accepted(self) -> bool:
@@ -98,6 +104,7 @@ class PeerProtocol(Protocol):
         if self._session.state is State.CLOSED:
             return
         self._decoder.feed(data)
+        self._gathering = True
         try:
             while True:
                 # what this side said since the last frame moves the limit too
@@ -108,6 +115,8 @@ class PeerProtocol(Protocol):
                 self._session.received(frame)
         except ProtocolViolation as violation:
             self.close(violation)
+        self._gathering = False
+        self._write_gathered()
         self._arm()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -144,7 +153,7 @@ class PeerProtocol(Protocol):
             self._session.ask(message, timeout_seconds, partial(_settle, answer))
         except IopError as refusal:
             return fail(refusal)
-        self._arm()
+        self._deadline.sooner(self._clock.boot() + timeout_seconds)
         return answer
 
     def notify(self, message: Message) -> None:
@@ -171,7 +180,11 @@ class PeerProtocol(Protocol):
         """Write a frame, unless the peer reads so little that it would be kept without bound."""
         frame = encode_frame(payload)
         if not self._paused:
-            self.transport.write(frame)
+            # what one chunk brings about leaves in one piece: a write costs more than most frames
+            self._gathered.append(frame)
+            self._gathered_bytes += len(frame)
+            if not self._gathering or self._gathered_bytes > GATHER_LIMIT:
+                self._write_gathered()
             return
         self._unread += len(frame) + FRAME_COST
         if self._unread > UNREAD_LIMIT:
@@ -196,12 +209,14 @@ class PeerProtocol(Protocol):
             # A transport with a producer waits for it before it closes.
             self.transport.unregisterProducer()
             if flush:
+                self._write_gathered()
                 self.transport.writeSequence(self._unwritten)
                 self.transport.loseConnection()
                 self._deadline.set(self._clock.boot() + FLUSH_SECONDS)
             else:
                 self.transport.abortConnection()
         self._unwritten.clear()
+        self._gathered.clear()
         log.info(
             "net.peer.ended",
             peer=self.identity.uri() if self._application else None,
@@ -213,6 +228,14 @@ class PeerProtocol(Protocol):
             self._guard(self._application.lost, reason)
 
     # -- the rest -----------------------------------------------------------------------------------------------------
+
+    def _write_gathered(self) -> None:
+        if self._gathered:
+            data = b"".join(self._gathered)
+            self._gathered.clear()
+            self._gathered_bytes = 0
+            # may pause
+            self.transport.write(data)
 
     def _meet(self) -> None:
         if self._session.state is State.CONNECTING:
@@ -228,8 +251,10 @@ class PeerProtocol(Protocol):
         return self._application
 
     def _reply(self, request: int, answer: Message) -> None:
+        before = self._session.state
         self._session.reply(request, answer)
-        self._arm()
+        if self._session.state is not before:
+            self._arm()
 
     def _guard(self, call: Callable[..., object], *args: object) -> None:
         """Call the application; whatever it raises ends this connection and nothing else."""
