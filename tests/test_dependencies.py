@@ -17,6 +17,7 @@ DISTRIBUTIONS = {
     "OpenSSL": "pyopenssl",
     "google": "protobuf",
     "nacl": "pynacl",
+    "prometheus_client": "prometheus-client",
     "service_identity": "service-identity",
     "zope": "zope.interface",
 }

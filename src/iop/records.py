@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -216,6 +216,22 @@ class LeaseGrant:
     secret: SealedSecret
     #: Wall time of the authorising read; validity counts from it (P42).
     read_ms: int
+
+
+#: Why a Control Plane gives no lease: every reason that it says (L3, L4).
+LEASE_REFUSALS: Final = frozenset(
+    {
+        "stale_generation",
+        "binding_mismatch",
+        "token_refused",
+        "slot_refused",
+        "node_denied",
+        "edge_denied",
+        "attestation_refused",
+        "secret_unreadable",
+        "store_busy",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

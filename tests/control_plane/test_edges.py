@@ -8,11 +8,13 @@ from google.protobuf.message import Message
 from twisted.internet.defer import Deferred, fail
 
 from iop.control_plane.edges import UNACKNOWLEDGED_LIMIT
+from iop.control_plane.metrics import ControlPlaneMetrics
 from iop.control_plane.mutations import Mutations
 from iop.core.projection import projection_digest
 from iop.crypto.issuer import Issuer
 from iop.crypto.receipt import sign_receipt
 from iop.errors import HelloRefused, NotConfirmed, StoreBusy, StoreUnavailable
+from iop.process.metrics import new_registry
 from iop.records import Barrier, Committed, ProjectionSnapshot, TokenKind
 from iop.wire import control_pb2
 from iop.wire.convert import projection_from_wire
@@ -159,6 +161,7 @@ class RefreshTests(WorldCase):
             store=self.world.store,
             edges=self.world.plane.edges,
             clock=self.world.clock,
+            metrics=ControlPlaneMetrics(new_registry()),
             window_ms=65_000,
             acknowledge_seconds=5,
         )

@@ -16,7 +16,7 @@ from iop.crypto.node_keys import NodeKeys
 from iop.crypto.tokens import mint
 from iop.errors import CannotOpen, StoreBusy
 from iop.interfaces import ILeaseAuthority
-from iop.records import LeaseGrant, LeaseQuestion, LeaseRefusal, SealedSecret, TokenKind
+from iop.records import LEASE_REFUSALS, LeaseGrant, LeaseQuestion, LeaseRefusal, SealedSecret, TokenKind
 from iop.secret import Secret
 from iop.testing.pki import TRUST_DOMAIN
 from iop.units import Role, new_id
@@ -40,6 +40,7 @@ class LeaseCase(WorldCase):
         before = self.world.unsealed
         answer = self.acquire(message)
         self.assertEqual(answer.WhichOneof("result"), "refusal")
+        self.assertIn(answer.refusal.code, LEASE_REFUSALS)
         self.assertEqual(self.world.unsealed, before)
         self.assertNotIn(CANARY, answer.SerializeToString())
         return answer.refusal

@@ -18,6 +18,7 @@ from zope.interface import implementer
 from iop.certificates import read_certificates, read_key
 from iop.control_plane.config import load
 from iop.control_plane.leases import Unseal, secret_place
+from iop.control_plane.metrics import ControlPlaneMetrics
 from iop.control_plane.plane import Keys, Plane, build_plane
 from iop.crypto import at_rest
 from iop.crypto.attestation import AttestationVerifier, attest
@@ -29,6 +30,7 @@ from iop.errors import IopError
 from iop.interfaces import IPeer, IPeerApplication
 from iop.net.peer import PeerFactory
 from iop.net.tls import TlsFiles
+from iop.process.metrics import new_registry
 from iop.records import Binding, NewSlot, RouteRecord, SlotRecord, TokenKind
 from iop.secret import Secret
 from iop.store.memory import MemoryStore
@@ -192,14 +194,16 @@ class World:
         self.pairs: list[PeerPair] = []
 
     def build(self, unseal: Unseal | None = None) -> Plane:
-        """A Control Plane on this world's store; the count of opened secrets is shared."""
+        """A Control Plane on this world's store; the count of opened secrets is shared, metrics are its own."""
+        self.registry = new_registry()
         keys = Keys(
             keyring=self.keyring,
             issuer=self.issuer,
             pinned=self.pinned,
             verifier=AttestationVerifier([self.pki.authority.certificate], TRUST_DOMAIN),
         )
-        return build_plane(self.config, self.store, keys, self.clock, unseal=unseal or self._counted)
+        metrics = ControlPlaneMetrics(self.registry)
+        return build_plane(self.config, self.store, keys, self.clock, metrics, unseal=unseal or self._counted)
 
     def _counted(self, keyring: Keyring, place: at_rest.Place, sealed: Any) -> Secret:
         self.unsealed += 1

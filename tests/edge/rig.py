@@ -22,12 +22,14 @@ from iop.edge.attempts import Attempts
 from iop.edge.config import NodeTable, ProviderTable
 from iop.edge.control_link import ControlLink
 from iop.edge.leases import Leases
+from iop.edge.metrics import EdgeMetrics
 from iop.edge.nodes import Nodes
 from iop.edge.projections import Projections
 from iop.errors import HelloRefused, IopError
 from iop.interfaces import IPeer, IPeerApplication
 from iop.net.http1 import Headers, IExchange, RequestHead
 from iop.net.peer import PeerFactory
+from iop.process.metrics import new_registry
 from iop.records import ProjectionSnapshot, RouteEntry, TokenEntry, TokenKind
 from iop.testing.clock import FakeClock
 from iop.testing.peers import PeerPair, memory_identity
@@ -350,6 +352,8 @@ class Rig:
     def __init__(self, directory: Path, nodes: Sequence[NodeTable] = (), *, request_seconds: float = 30.0) -> None:
         self.clock = FakeClock()
         self.settled = 0
+        self.registry = new_registry()
+        metrics = EdgeMetrics(self.registry)
         self.projections = Projections(
             directory,
             DEPLOYMENT,
@@ -361,18 +365,21 @@ class Rig:
         self.link = ControlLink(
             self.projections,
             self.clock,
+            metrics,
             deployment=DEPLOYMENT,
             staleness_seconds=300.0,
             lease_call_seconds=5.0,
             settled=self._settled,
         )
-        self.leases = Leases(self.link.acquire, self.clock, DEPLOYMENT, EDGE, limit=1000)
+        self.leases = Leases(self.link.acquire, self.clock, metrics, DEPLOYMENT, EDGE, limit=1000)
         self.pool = Pool(self.clock, 256)
         self.nodes = Nodes(EDGE, DOMAIN, {node.name: node for node in nodes}, self.pool, self.clock)
+        metrics.watch(self.link, self.nodes, self.pool, nodes)
         self.attempts = Attempts(
-            self.link, self.pool, self.nodes, self.leases, self.clock, request_seconds, queue_seconds=30.0
+            self.link, self.pool, self.nodes, self.leases, self.clock, metrics, request_seconds, queue_seconds=30.0
         )
-        self.api = Api(self.link, self.attempts, self.clock, 1024 * 1024)
+        self.metrics = metrics
+        self.api = Api(self.link, self.attempts, self.clock, metrics, 1024 * 1024)
         self.control_plane = FakeControlPlane(self.clock, FIRST)
         self.control_pair: PeerPair | None = None
         self._pairs: list[PeerPair] = []

@@ -8,7 +8,9 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from iop.edge.leases import Lease, LeaseKey, Leases
+from iop.edge.metrics import EdgeMetrics
 from iop.errors import ControlPlaneUnavailable, LeaseRefused
+from iop.process.metrics import new_registry
 from iop.records import BINDING_FIELDS, Binding
 from iop.testing.clock import FakeClock
 from iop.wire import control_pb2, runtime_pb2
@@ -27,7 +29,7 @@ class LeasesTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = FakeClock()
         self.asked: list[tuple[control_pb2.AcquireLeaseRequest, Deferred[runtime_pb2.SealedLease]]] = []
-        self.leases = Leases(self.acquire, self.clock, DEPLOYMENT, EDGE, LIMIT)
+        self.leases = Leases(self.acquire, self.clock, EdgeMetrics(new_registry()), DEPLOYMENT, EDGE, LIMIT)
 
     async def acquire(self, request: control_pb2.AcquireLeaseRequest) -> runtime_pb2.SealedLease:
         answer: Deferred[runtime_pb2.SealedLease] = Deferred()

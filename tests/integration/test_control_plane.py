@@ -24,6 +24,7 @@ from iop.crypto.tokens import mint
 from iop.errors import BadConfig, DeploymentMismatch, FileRefused, IopError, StoreUnavailable
 from iop.files import write_private
 from iop.net.clock import ReactorClock
+from iop.process.metrics import new_registry
 from iop.process.role import IReactor
 from iop.records import TokenKind
 from iop.secret import Secret
@@ -59,7 +60,7 @@ class ControlPlaneCase(TestCase):
         (self.folder / "control-plane.toml").write_text(CONFIG.replace(old, new, 1) if old else CONFIG)
 
     def build(self) -> ControlPlane:
-        return ControlPlane(load(self.folder / "control-plane.toml"), ReactorClock(reactor), reactor)
+        return ControlPlane(load(self.folder / "control-plane.toml"), ReactorClock(reactor), reactor, new_registry())
 
     def execute(self, statement: str) -> list[tuple[object, ...]]:
         with closing(schema.connect(self.database)) as connection:

@@ -43,6 +43,7 @@ from iop.net.peer import PeerFactory
 from iop.net.tls import TlsFiles, mutual_client, mutual_server, peer_identity
 from iop.node.config import load as load_node
 from iop.node.service import NodeRole
+from iop.process.metrics import new_registry
 from iop.process.role import IReactor
 from iop.records import Binding, NewSlot, TokenKind
 from iop.secret import Secret
@@ -176,7 +177,7 @@ class StolenEdgeTests(TestCase):
         files = self.pki.issue(Role.CONTROL_PLANE, "cp1")
         (self.folder / "control-plane.toml").write_text(CONTROL_PLANE.format(files=files))
         config: ControlPlaneConfig = load_control_plane(self.folder / "control-plane.toml")
-        control_plane = ControlPlane(config, self.clock, reactor)
+        control_plane = ControlPlane(config, self.clock, reactor, new_registry())
         self.addCleanup(control_plane.drain)
         await control_plane.prepare()
         self.control_port = int((await control_plane.listen())["edge_wire"].rpartition(":")[2])
@@ -213,7 +214,7 @@ class StolenEdgeTests(TestCase):
         edge_port = await self._listen(TLSMemoryBIOFactory(mutual, False, factory))
         files = self.pki.issue(Role.NODE, "node1")
         (self.folder / "node.toml").write_text(NODE.format(files=files, edge_port=edge_port, provider_port=provider))
-        node = NodeRole(load_node(self.folder / "node.toml"), self.clock, reactor)
+        node = NodeRole(load_node(self.folder / "node.toml"), self.clock, reactor, new_registry())
         self.addCleanup(node.drain)
         await node.prepare()
         await node.listen()

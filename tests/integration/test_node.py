@@ -30,6 +30,7 @@ from iop.net.tls import TlsFiles, mutual_server, peer_identity
 from iop.node.config import load
 from iop.node.redact import MARK
 from iop.node.service import NodeRole
+from iop.process.metrics import new_registry
 from iop.process.role import IReactor
 from iop.records import Binding
 from iop.secret import Secret
@@ -134,7 +135,7 @@ class NodeTests(TestCase):
     async def start(self, files: TlsFiles, edge_port: int, provider_port: int) -> NodeRole:
         path = self.folder / "node.toml"
         path.write_text(CONFIG.format(files=files, edge_port=edge_port, provider_port=provider_port))
-        node = NodeRole(load(path), self.clock, reactor)
+        node = NodeRole(load(path), self.clock, reactor, new_registry())
         self.addCleanup(node.drain)
         await node.prepare()
         self.assertEqual(node.not_ready(), ["this Node is not registered at its Edge"])

@@ -44,7 +44,7 @@ from iop.units import Role
 @implementer(IRole)
 class Idle:
     name = "node-1"
-    def __init__(self, config, clock, reactor):
+    def __init__(self, config, clock, reactor, registry):
         pass
     def prepare(self):
         Logger().info(

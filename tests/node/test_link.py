@@ -37,7 +37,9 @@ from iop.net.peer import PeerFactory
 from iop.node.attest import Attester
 from iop.node.leases import Leases
 from iop.node.link import DRAIN_RUNS_SECONDS, PROVIDERS_LIMIT, EdgeConnection, EdgeLink
+from iop.node.metrics import NodeMetrics
 from iop.node.targets import Target
+from iop.process.metrics import new_registry
 from iop.records import Binding
 from iop.secret import Secret
 from iop.testing.clock import FakeClock
@@ -75,6 +77,8 @@ class LinkCase(SynchronousTestCase):
         self.link = self.make_link()
 
     def make_link(self) -> EdgeLink:
+        self.registry = new_registry()
+        self.metrics = NodeMetrics(self.registry)
         self.keys = NodeKeys(self.clock)
         self.addCleanup(self.keys.dispose)
         leases = Leases(
@@ -93,6 +97,7 @@ class LinkCase(SynchronousTestCase):
             leases=leases,
             targets={"lab": Target("lab", {"openai": PROFILES["openai"]}, self.upstream)},
             clock=self.clock,
+            metrics=self.metrics,
             settled=self.count_settled,
         )
 

@@ -29,9 +29,11 @@ from iop.errors import (
 )
 from iop.net.upstream import IUpstream, IUpstreamCall, IUpstreamReceiver
 from iop.node.leases import Leases
+from iop.node.metrics import NodeMetrics
 from iop.node.redact import MARK
 from iop.node.runs import FAILURE_MESSAGES, Runs
 from iop.node.targets import Provider, Target
+from iop.process.metrics import new_registry
 from iop.records import BINDING_FIELDS, Binding
 from iop.secret import Secret
 from iop.testing.clock import FakeClock
@@ -78,6 +80,7 @@ class NodeCase(SynchronousTestCase):
 
     def restart(self) -> None:
         """A new process of the same Node: new keys, a new connection."""
+        self.registry = new_registry()
         self.keys = NodeKeys(self.clock)
         self.addCleanup(self.keys.dispose)
         leases = Leases(
@@ -93,7 +96,7 @@ class NodeCase(SynchronousTestCase):
         target = Target("lab", {**PROFILES, "openai-compatible": placed}, self.upstream)
         self.providers = {name: Provider(name, target, profile) for name, profile in target.profiles.items()}
         self.peer = RecordedPeer(EDGE)
-        self.runs = Runs(self.peer, leases, self.providers)
+        self.runs = Runs(self.peer, leases, self.providers, self.clock, NodeMetrics(self.registry))
 
     def statement(self, binding: Binding = BINDING) -> LeaseStatement:
         """What a good lease says."""

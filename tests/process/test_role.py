@@ -10,6 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, cast
 
+from prometheus_client import CollectorRegistry
 from twisted.application.service import Application
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ReactorNotRunning
@@ -106,7 +107,7 @@ class RoleProcessTests(SynchronousTestCase):
         globalLogPublisher.addObserver(observer)
         self.addCleanup(globalLogPublisher.removeObserver, observer)
 
-    def build(self, config: RoleConfig, clock: IClock, reactor: IReactor) -> IRole:
+    def build(self, config: RoleConfig, clock: IClock, reactor: IReactor, registry: CollectorRegistry) -> IRole:
         self.built.append(config)
         return self.role
 

@@ -8,6 +8,7 @@ from typing import Any
 from treq.testing import StubTreq
 from twisted.trial.unittest import SynchronousTestCase
 
+from iop.process.metrics import new_registry
 from iop.process.status import status_pages
 
 
@@ -16,7 +17,7 @@ class StatusTests(SynchronousTestCase):
         self.reasons: list[str] = []
         # treq leaves the class untyped
         stub: Any = StubTreq
-        self.client = stub(status_pages(lambda: self.reasons))
+        self.client = stub(status_pages(lambda: self.reasons, new_registry()))
 
     def get(self, path: str) -> tuple[int, Any]:
         response = self.successResultOf(self.client.get(f"http://127.0.0.1{path}"))
@@ -37,7 +38,7 @@ class StatusTests(SynchronousTestCase):
         )
 
     def test_nothing_else(self) -> None:
-        for path in ("/", "/healthz/x", "/metrics", "/v1/slots"):
+        for path in ("/", "/healthz/x", "/metrics/x", "/v1/slots"):
             self.assertEqual(self.get(path)[0], 404, path)
 
     def test_only_get(self) -> None:

@@ -18,6 +18,7 @@ from twisted.web.server import Request
 from werkzeug.exceptions import HTTPException
 
 from iop.control_plane.leases import secret_place
+from iop.control_plane.metrics import UNANSWERED, ControlPlaneMetrics
 from iop.control_plane.problems import MEDIA_TYPE, problem, problem_of
 from iop.core import selectors
 from iop.core.allowance import Allowance
@@ -79,12 +80,20 @@ class CredentialApi:
     """
 
     def __init__(
-        self, *, store: IStore, mutations: Mutations, keyring: Keyring, clock: IClock, deployment_id: str
+        self,
+        *,
+        store: IStore,
+        mutations: Mutations,
+        keyring: Keyring,
+        clock: IClock,
+        metrics: ControlPlaneMetrics,
+        deployment_id: str,
     ) -> None:
         self._store = store
         self._mutations = mutations
         self._keyring = keyring
         self._clock = clock
+        self._metrics = metrics
         self._deployment_id = deployment_id
         self._changes = Allowance(CALLS_PER_SECOND, CALLS_BURST)
         self._refusals = Allowance(CALLS_PER_SECOND, CALLS_BURST)
@@ -92,7 +101,7 @@ class CredentialApi:
 
     def resource(self) -> KleinResource:
         """The API as a resource for a site."""
-        return _StrictPaths(self._routes())
+        return _StrictPaths(self._routes(), self._metrics)
 
     def _routes(self) -> Klein:
         app = Klein()
@@ -272,8 +281,14 @@ class CredentialApi:
 class _StrictPaths(KleinResource):
     """Refuses paths that klein would read as others than were sent, or answer with something else than a problem."""
 
+    def __init__(self, app: Klein, metrics: ControlPlaneMetrics) -> None:
+        super().__init__(app)
+        self._metrics = metrics
+
     def render(self, request: IRequest) -> KleinRenderable:
         answer, path = cast(Request, request), request.uri.partition(b"?")[0]
+        calls = self._metrics.api_calls
+        answer.notifyFinish().addCallbacks(lambda _: calls.count(str(answer.code)), lambda _: calls.count(UNANSWERED))
         try:
             unquote_to_bytes(path).decode()
         except UnicodeDecodeError:

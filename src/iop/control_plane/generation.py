@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
 
     from iop.control_plane.edges import Edges
-    from iop.interfaces import IClock, IProjections
+    from iop.interfaces import IClock, IStore
 
 #: So a change is noticed well within a second.
 INTERVAL_SECONDS = 0.25
@@ -22,14 +22,17 @@ INTERVAL_SECONDS = 0.25
 class GenerationWatch:
     """Reads the generation again and again and publishes each new one.
 
+    :ivar published: the newest generation that the Edges were sent, or 0.
+    :ivar audit_rows: how many the store had at the last reading.
     :ivar trouble: why the last reading failed, or an empty string.
     """
 
-    def __init__(self, projections: IProjections, edges: Edges, clock: IClock) -> None:
-        self._projections = projections
+    def __init__(self, store: IStore, edges: Edges, clock: IClock) -> None:
+        self._store = store
         self._edges = edges
         self._clock = clock
-        self._known = 0
+        self.published = 0
+        self.audit_rows = 0
         self._next: IDelayedCall | None = None
         self._running = False
         self._log = Logger()
@@ -53,10 +56,12 @@ class GenerationWatch:
 
     async def _read(self) -> None:
         try:
-            generation = await self._projections.generation()
-            if generation > self._known and self._running:
+            generation = await self._store.projections.generation()
+            if generation > self.published and self._running:
                 await self._edges.publish(generation)
-                self._known = generation
+                self.published = generation
+            # rows are numbered without gaps
+            self.audit_rows = max((row.sequence for row in await self._store.audit.tail(1)), default=0)
         except IopError as error:
             if not self.trouble:
                 self._log.warn("control.store.trouble", code=error.code)

@@ -20,6 +20,7 @@ from iop.wire import control_pb2
 from iop.wire.convert import binding_from_wire
 
 if TYPE_CHECKING:
+    from iop.control_plane.metrics import ControlPlaneMetrics
     from iop.crypto.attestation import AttestationVerifier
     from iop.crypto.issuer import Issuer
     from iop.crypto.keyring import Keyring
@@ -65,6 +66,7 @@ class LeaseDesk:
         keyring: Keyring,
         issuer: Issuer,
         clock: IClock,
+        metrics: ControlPlaneMetrics,
         unseal: Unseal,
     ) -> None:
         self._scope = scope
@@ -74,6 +76,7 @@ class LeaseDesk:
         self._keyring = keyring
         self._issuer = issuer
         self._clock = clock
+        self._metrics = metrics
         self._unseal = unseal
         self._under_way: set[Deferred[None]] = set()
         self._log = Logger()
@@ -152,6 +155,7 @@ class LeaseDesk:
         )
         with self._unseal(self._keyring, place, grant.secret) as secret:
             lease = seal_lease(self._issuer, statement, secret)
+        self._metrics.leases_granted.inc()
         self._log.info(
             "control.lease.granted",
             request_id=question.request_id,
@@ -167,6 +171,7 @@ class LeaseDesk:
         return control_pb2.AcquireLeaseResponse(lease=lease)
 
     def _refuse(self, question: LeaseQuestion, refusal: LeaseRefusal) -> control_pb2.AcquireLeaseResponse:
+        self._metrics.lease_refusals.count(refusal.reason)
         self._log.info(
             "control.lease.refused",
             request_id=question.request_id,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from iop.control_plane.edges import Edges
+    from iop.control_plane.metrics import ControlPlaneMetrics
     from iop.interfaces import IClock, IStore
     from iop.records import Committed
 
@@ -33,11 +34,19 @@ class Mutations:
     """
 
     def __init__(
-        self, *, store: IStore, edges: Edges, clock: IClock, window_ms: int, acknowledge_seconds: float
+        self,
+        *,
+        store: IStore,
+        edges: Edges,
+        clock: IClock,
+        metrics: ControlPlaneMetrics,
+        window_ms: int,
+        acknowledge_seconds: float,
     ) -> None:
         self._store = store
         self._edges = edges
         self._clock = clock
+        self._metrics = metrics
         self._window_ms = window_ms
         self._patience_seconds = acknowledge_seconds + CUT_OFF_SECONDS
         self._log = Logger()
@@ -61,6 +70,7 @@ class Mutations:
                 # what it says of itself is true of this reading, not of the change
                 outcome = Waiting(frozenset())
             if isinstance(outcome, Barrier):
+                self._metrics.complete(outcome)
                 self._log.info(
                     "control.mutation.complete",
                     generation=outcome.generation,
@@ -70,6 +80,7 @@ class Mutations:
                 )
                 return outcome
             if self._clock.boot() >= give_up:
+                self._metrics.not_confirmed.inc()
                 raise NotConfirmed(
                     "the change is committed, but not every Edge was seen to follow it",
                     hint=f"nothing can act on what was before after {self._effective(committed)}",

@@ -15,6 +15,7 @@ from iop.crypto.at_rest import open_secret
 
 if TYPE_CHECKING:
     from iop.control_plane.config import ControlPlaneConfig
+    from iop.control_plane.metrics import ControlPlaneMetrics
     from iop.crypto.attestation import AttestationVerifier
     from iop.crypto.issuer import Issuer, PinnedIssuers
     from iop.crypto.keyring import Keyring
@@ -42,7 +43,12 @@ class Plane:
 
 
 def build_plane(
-    config: ControlPlaneConfig, store: IStore, keys: Keys, clock: IClock, unseal: Unseal = open_secret
+    config: ControlPlaneConfig,
+    store: IStore,
+    keys: Keys,
+    clock: IClock,
+    metrics: ControlPlaneMetrics,
+    unseal: Unseal = open_secret,
 ) -> Plane:
     """Build and wire; nothing is started. ``unseal`` opens stored secrets."""
     deployment, lease = config.deployment, config.lease
@@ -54,6 +60,7 @@ def build_plane(
         keyring=keys.keyring,
         issuer=keys.issuer,
         clock=clock,
+        metrics=metrics,
         unseal=unseal,
     )
     edges = Edges(
@@ -69,14 +76,22 @@ def build_plane(
         store=store,
         edges=edges,
         clock=clock,
+        metrics=metrics,
         window_ms=lease.window_ms,
         acknowledge_seconds=lease.acknowledge_seconds,
     )
+    watch = GenerationWatch(store, edges, clock)
+    metrics.watch(edges, watch)
     return Plane(
         store=store,
         edges=edges,
-        watch=GenerationWatch(store.projections, edges, clock),
+        watch=watch,
         api=CredentialApi(
-            store=store, mutations=mutations, keyring=keys.keyring, clock=clock, deployment_id=deployment.id
+            store=store,
+            mutations=mutations,
+            keyring=keys.keyring,
+            clock=clock,
+            metrics=metrics,
+            deployment_id=deployment.id,
         ),
     )

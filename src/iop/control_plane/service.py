@@ -10,6 +10,7 @@ from zope.interface import implementer
 
 from iop.certificates import check_own, read_certificates
 from iop.control_plane.credential_api import body_limit
+from iop.control_plane.metrics import ControlPlaneMetrics
 from iop.control_plane.plane import Keys, Plane, build_plane
 from iop.control_plane.problems import refuse_http
 from iop.crypto.attestation import AttestationVerifier
@@ -27,6 +28,7 @@ from iop.units import Role
 from iop.wire.dialect import CONTROL
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
     from twisted.internet.interfaces import IListeningPort
 
     from iop.control_plane.config import ControlPlaneConfig
@@ -39,11 +41,14 @@ if TYPE_CHECKING:
 class ControlPlane:
     """The Control Plane role: an edge wire, the credential HTTPS API, and the store behind both."""
 
-    def __init__(self, config: ControlPlaneConfig, clock: IClock, reactor: IReactor) -> None:
+    def __init__(
+        self, config: ControlPlaneConfig, clock: IClock, reactor: IReactor, registry: CollectorRegistry
+    ) -> None:
         self.name = config.control_plane.name
         self._config = config
         self._clock = clock
         self._reactor = reactor
+        self._metrics = ControlPlaneMetrics(registry)
         self._lock: ControlPlaneLock | None = None
         self._plane: Plane | None = None
         self._site: HttpServerFactory | None = None
@@ -91,7 +96,7 @@ class ControlPlane:
                 hint="no Node would accept a lease; give the public set that `iop issuer init` wrote with this key",
             )
         store = await open_sqlite(config.store.path, config.deployment.id, self._reactor, self._clock.wall_ms)
-        self._plane = build_plane(config, store, keys, self._clock)
+        self._plane = build_plane(config, store, keys, self._clock, self._metrics)
         await store.edge_sessions.end_all(self._clock.wall_ms())
 
     async def _listen(self) -> dict[str, str]:

@@ -90,6 +90,14 @@ class Pool:
         """How many requests wait."""
         return len(self._waiters)
 
+    def taken(self, node: str, provider_id: str) -> int:
+        """How many places of a provider are taken; 0 if its Node is not ready."""
+        return sum(seat.taken for seat in self._seats.get(node, ()) if seat.offer.provider_id == provider_id)
+
+    def queued(self, node: str, provider_id: str) -> int:
+        """How many requests are in a provider's queue; 0 if its Node is not ready."""
+        return sum(len(seat.queue) for seat in self._seats.get(node, ()) if seat.offer.provider_id == provider_id)
+
     def add(self, node: str, offers: Iterable[Offer]) -> None:
         """A Node is ready with these providers; they replace whatever it offered before."""
         self.remove(node)

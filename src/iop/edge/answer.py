@@ -10,6 +10,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from iop.edge.metrics import CALLER_GONE, EdgeMetrics
 from iop.edge.openai_errors import INTERNAL, Refusal, provider_refused_credential, refusal_of, refusal_of_run
 from iop.edge.runs import IRunReceiver
 from iop.errors import IopError
@@ -52,11 +53,12 @@ class Answer:
     slow caller slows the upstream (R4).
     """
 
-    def __init__(self, exchange: IExchange, request_id: str, model: str, clock: IClock) -> None:
+    def __init__(self, exchange: IExchange, request_id: str, model: str, clock: IClock, metrics: EdgeMetrics) -> None:
         self._exchange = exchange
         self._request_id = request_id
         self._model = model
         self._clock = clock
+        self._metrics = metrics
         self._began = clock.boot()
         self._dispatching: Deferred[Dispatched] | None = None
         self._dispatched: Dispatched | None = None
@@ -79,6 +81,7 @@ class Answer:
 
     def head(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
         """Pass status and headers on; a refused credential is said in our words."""
+        self._metrics.first_byte_seconds.observe(self._clock.boot() - self._began)
         if status in _CREDENTIAL_REFUSED:
             self._cancel()
             self._refuse(provider_refused_credential(status))
@@ -90,6 +93,7 @@ class Answer:
     def data(self, data: bytes) -> None:
         """Pass bytes on."""
         self._bytes += len(data)
+        self._metrics.answer_bytes.inc(len(data))
         self._exchange.write(data)
         self._owed += len(data)
         if not self._paused:
@@ -113,7 +117,7 @@ class Answer:
     # -- the caller's connection --------------------------------------------------------------------------------------
 
     def _gone(self) -> None:
-        self._end("caller_gone")
+        self._end(CALLER_GONE)
         self._cancel()
 
     def _pause(self) -> None:
@@ -156,6 +160,9 @@ class Answer:
         if self._over:
             return
         self._over = True
+        seconds = self._clock.boot() - self._began
+        self._metrics.finished(self._status, code)
+        self._metrics.call_seconds.observe(seconds)
         _log.info(
             "edge.request.finished",
             request_id=self._request_id,
@@ -165,5 +172,5 @@ class Answer:
             status=self._status,
             code=code,
             bytes=self._bytes,
-            seconds=round(self._clock.boot() - self._began, 3),
+            seconds=round(seconds, 3),
         )

@@ -15,7 +15,7 @@ from iop.core.fences import authenticate
 from iop.crypto.tokens import parse_token, token_digest, token_proof
 from iop.edge.answer import Answer
 from iop.edge.attempts import Call
-from iop.edge.openai_errors import METHOD_NOT_ALLOWED, NO_SUCH_PATH, Refusal, refusal_of
+from iop.edge.openai_errors import METHOD_NOT_ALLOWED, MISSING_MODEL, NO_SUCH_PATH, Refusal, refusal_of
 from iop.edge.turns import Turns
 from iop.errors import IopError, MalformedToken, NoSuchModel, TokenRefused
 from iop.net.http1 import Headers, IExchange, IHttpApplication, RequestHead, Wanted
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from iop.edge.attempts import Attempts
     from iop.edge.control_link import ControlLink
+    from iop.edge.metrics import EdgeMetrics
     from iop.interfaces import IClock
     from iop.records import RouteEntry
 
@@ -61,10 +62,13 @@ class Api:
     :param body_bytes: the largest request body that is read.
     """
 
-    def __init__(self, link: ControlLink, attempts: Attempts, clock: IClock, body_bytes: int) -> None:
+    def __init__(
+        self, link: ControlLink, attempts: Attempts, clock: IClock, metrics: EdgeMetrics, body_bytes: int
+    ) -> None:
         self._link = link
         self._attempts = attempts
         self._clock = clock
+        self._metrics = metrics
         self._body_bytes = body_bytes
         self._turns = Turns(clock)
 
@@ -84,6 +88,7 @@ class Api:
     def refuse(self, status: int, code: str, message: str) -> tuple[Headers, bytes]:
         """What the HTTP server answers on its own."""
         refusal = Refusal(status, code, message)
+        self._metrics.finished(status, code)
         return [_JSON, (b"x-request-id", new_id().encode())], refusal.body()
 
     # -- endpoints ----------------------------------------------------------------------------------------------------
@@ -132,8 +137,7 @@ class Api:
         document, spans = parse_object(body)
         model = document.get("model")
         if not isinstance(model, str) or not 0 < len(model) <= MODEL_LIMIT:
-            missing = Refusal(400, "missing_model", "the body names no model", param="model")
-            self._refuse(exchange, caller.request_id, missing)
+            self._refuse(exchange, caller.request_id, MISSING_MODEL)
             return
         call = Call(
             request_id=caller.request_id,
@@ -145,7 +149,7 @@ class Api:
             headers=_passed_on(exchange.head),
             body=partial(_with_model, body, *spans["model"]),
         )
-        answer = Answer(exchange, caller.request_id, model, self._clock)
+        answer = Answer(exchange, caller.request_id, model, self._clock, self._metrics)
         answer.take(self._attempts.dispatch(call, answer))
 
     def _list(self, exchange: IExchange, caller: _Caller, body: bytearray) -> None:
@@ -163,13 +167,23 @@ class Api:
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def _answer(self, exchange: IExchange, caller: _Caller, document: Mapping[str, object]) -> None:
-        _finished(exchange, caller.request_id, 200)
+        self._finished(exchange, caller.request_id, 200)
         headers = [_JSON, (b"x-request-id", caller.request_id.encode())]
         exchange.respond(200, headers, json.dumps(document, ensure_ascii=False).encode())
 
     def _refuse(self, exchange: IExchange, request_id: str, refusal: Refusal, *more: tuple[bytes, bytes]) -> None:
-        _finished(exchange, request_id, refusal.status, refusal.code)
+        self._finished(exchange, request_id, refusal.status, refusal.code)
         exchange.respond(refusal.status, [*refusal.headers(request_id), *more], refusal.body())
+
+    def _finished(self, exchange: IExchange, request_id: str, status: int, code: str = "") -> None:
+        self._metrics.finished(status, code)
+        _log.info(
+            "edge.request.finished",
+            request_id=request_id,
+            method=exchange.head.method,
+            status=status,
+            code=code,
+        )
 
 
 def _request_id(head: RequestHead) -> str:
@@ -215,13 +229,3 @@ def _decoded(text: str) -> str:
 
 def _model(route: RouteEntry) -> dict[str, str | int]:
     return {"id": route.model, "object": "model", "created": 0, "owned_by": "iop"}
-
-
-def _finished(exchange: IExchange, request_id: str, status: int, code: str = "") -> None:
-    _log.info(
-        "edge.request.finished",
-        request_id=request_id,
-        method=exchange.head.method,
-        status=status,
-        code=code,
-    )

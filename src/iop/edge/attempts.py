@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from iop.core.pool import Pool
     from iop.edge.control_link import ControlLink
     from iop.edge.leases import Lease, Leases
+    from iop.edge.metrics import EdgeMetrics
     from iop.edge.nodes import NodeConnection, Nodes
     from iop.interfaces import IClock
     from iop.records import Binding
@@ -101,6 +102,7 @@ class Attempts:
         nodes: Nodes,
         leases: Leases,
         clock: IClock,
+        metrics: EdgeMetrics,
         request_seconds: float,
         queue_seconds: float,
     ) -> None:
@@ -109,6 +111,7 @@ class Attempts:
         self._nodes = nodes
         self._leases = leases
         self._clock = clock
+        self._metrics = metrics
         self._request_seconds = request_seconds
         self._queue_seconds = queue_seconds
 
@@ -159,16 +162,18 @@ class Attempts:
 
     async def _attempt(self, call: Call, place: Place, receiver: IRunReceiver, deadline: float) -> Dispatched:
         """One attempt, from a place to a response head. The place is released whatever happens."""
+        self._metrics.attempts.inc()
         with ExitStack() as held:
             held.callback(place.release)
-            # who waited resolves again: what was asked for may have moved to another provider, or be gone
-            pinned = self._pin(call)
-            if not _want(pinned, frozenset()).fits(place.offer):
-                raise FenceRefused(("target",))
-            connection = self._connection(place.offer.node)
-            key = connection.key
-            binding = bind(pinned.route, place.offer.node, pinned.projection.generation)
-            self._fence(binding, pinned, place)
+            with self._metrics.fence_1.count_exceptions(FenceRefused):
+                # who waited resolves again: what was asked for may have moved to another provider, or be gone
+                pinned = self._pin(call)
+                if not _want(pinned, frozenset()).fits(place.offer):
+                    raise FenceRefused(("target",))
+                connection = self._connection(place.offer.node)
+                key = connection.key
+                binding = bind(pinned.route, place.offer.node, pinned.projection.generation)
+                self._fence(binding, pinned, place)
             _log_routed(call, binding)
             lease_key = LeaseKey(binding, pinned.token.token_id, key.public_key)
             lease = await self._leases.get(call.request_id, lease_key, call.proof, key.attestation)
@@ -178,9 +183,10 @@ class Attempts:
             relay = _Relay(receiver, place)
             self._left(deadline)
             # the second fence and the frame are one step: nothing can come between them
-            self._fence(binding, pinned, place)
-            if self._connection(place.offer.node) is not connection:
-                raise FenceRefused(("node",))
+            with self._metrics.fence_2.count_exceptions(FenceRefused):
+                self._fence(binding, pinned, place)
+                if self._connection(place.offer.node) is not connection:
+                    raise FenceRefused(("node",))
             relay.run = connection.runs.open(plan, body, relay)
             held.pop_all()
         try:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from iop.core.projection import Projection
+    from iop.edge.metrics import EdgeMetrics
     from iop.edge.projections import Projections
     from iop.errors import IopError
     from iop.interfaces import IClock, IPeer
@@ -54,6 +55,7 @@ class ControlLink:
         self,
         projections: Projections,
         clock: IClock,
+        metrics: EdgeMetrics,
         deployment: str,
         staleness_seconds: float,
         lease_call_seconds: float,
@@ -62,6 +64,7 @@ class ControlLink:
         self.projections = projections
         self.deployment = deployment
         self._clock = clock
+        self._metrics = metrics
         self._staleness_seconds = staleness_seconds
         self._lease_call_seconds = lease_call_seconds
         self._settled = settled
@@ -114,6 +117,7 @@ class ControlLink:
     def opened(self, peer: IPeer) -> None:
         """A connection is enrolled: leases are asked for there."""
         self._peer = peer
+        self._metrics.control_plane_sessions.inc()
         self._settled()
 
     def ended(self, peer: IPeer | None) -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
-from iop.errors import ControlPlaneUnavailable, MalformedFrame
+from iop.errors import ControlPlaneUnavailable, IopError, LeaseRefused, MalformedFrame
 from iop.interfaces import IClock
+from iop.process.metrics import OTHER
 from iop.records import Binding
 from iop.units import LEASE_TTL_CAP_SECONDS, SKEW_SECONDS
 from iop.wire import control_pb2, runtime_pb2
 from iop.wire.convert import binding_from_wire, binding_to_wire
 from iop.wire.strict import parse_strict
+
+if TYPE_CHECKING:
+    from iop.edge.metrics import EdgeMetrics
 
 #: A cached lease is not used in its last seconds: the Node must still find it valid when it arrives.
 _MARGIN_MS: Final = int(SKEW_SECONDS * 1000)
@@ -50,9 +54,12 @@ class Leases:
     :param limit: leases kept at most; the least recently used go first.
     """
 
-    def __init__(self, acquire: Acquire, clock: IClock, deployment: str, edge: str, limit: int) -> None:
+    def __init__(
+        self, acquire: Acquire, clock: IClock, metrics: EdgeMetrics, deployment: str, edge: str, limit: int
+    ) -> None:
         self._acquire = acquire
         self._clock = clock
+        self._metrics = metrics
         self._deployment = deployment
         self._edge = edge
         self._limit = limit
@@ -78,6 +85,7 @@ class Leases:
             sealed, usable_until_ms = kept
             if self._clock.wall_ms() < usable_until_ms:
                 self._kept.move_to_end(key)
+                self._metrics.leases_cached.inc()
                 return succeed(Lease(sealed, cached=True))
             del self._kept[key]
         # without a canceller of its own: one that was cancelled swallows the answer that comes later
@@ -134,8 +142,20 @@ class Leases:
         return statement.expires_ms
 
     def _settle(self, outcome: Lease | Failure, key: LeaseKey) -> None:
-        for share in self._asked.pop(key):
+        shares = self._asked.pop(key)
+        if isinstance(outcome, Lease):
+            self._metrics.leases_acquired.inc(len(shares))
+        else:
+            self._metrics.lease_refusals.count(_reason(outcome.value))
+        for share in shares:
             if isinstance(outcome, Failure):
                 share.errback(outcome)
             else:
                 share.callback(outcome)
+
+
+def _reason(error: BaseException | None) -> str:
+    """Why there is no lease: the Control Plane's reason, or a code of this Edge's own."""
+    if isinstance(error, LeaseRefused):
+        return error.reason
+    return error.code if isinstance(error, IopError) else OTHER

@@ -90,6 +90,11 @@ class Nodes:
         """The Nodes that may be dispatched to, by name."""
         return sorted(name for name, connection in self._live.items() if connection.is_ready)
 
+    @property
+    def open_runs(self) -> int:
+        """How many runs are open on all Nodes."""
+        return sum(len(connection.runs) for connection in self._live.values())
+
     def claim(self, name: str, connection: NodeConnection) -> bool:
         """Make ``connection`` the one of ``name``; False if another one is live (P15)."""
         return self._live.setdefault(name, connection) is connection

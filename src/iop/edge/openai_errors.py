@@ -58,6 +58,7 @@ class Refusal:
         return json.dumps({"error": error}, ensure_ascii=False).encode()
 
 
+MISSING_MODEL: Final = Refusal(400, "missing_model", "the body names no model", param="model")
 NO_SUCH_PATH: Final = Refusal(404, "unknown_url", "there is nothing at this path")
 METHOD_NOT_ALLOWED: Final = Refusal(405, "method_not_allowed", "this path does not take that method")
 INTERNAL: Final = Refusal(500, "internal", "the request failed for a reason that was logged here")
@@ -92,10 +93,25 @@ _RUNS: Final = {
 }
 
 
+_INVALID_JSON: Final = "invalid_json"
+_PROVIDER_CREDENTIAL_REFUSED: Final = "provider_credential_refused"
+_FIXED: Final = (MISSING_MODEL, NO_SUCH_PATH, METHOD_NOT_ALLOWED, INTERNAL, _CREDENTIAL_UNUSABLE, *_RUNS.values())
+_ERRORS: Final = (TokenRefused, NoSuchModel, BadHttp, QueueFull, NoNode, QueueLate, ControlPlaneUnavailable)
+#: Every code that a refusal has.
+CODES: Final = frozenset(
+    {
+        _INVALID_JSON,
+        _PROVIDER_CREDENTIAL_REFUSED,
+        *(refusal.code for refusal in _FIXED),
+        *(error.code for error in _ERRORS),
+    }
+)
+
+
 def provider_refused_credential(status: int) -> Refusal:
     """The upstream's own 401 or 403: the caller's token is fine, the stored credential is not."""
     return Refusal(
-        status, "provider_credential_refused", "the provider refused the credential that is stored for this model"
+        status, _PROVIDER_CREDENTIAL_REFUSED, "the provider refused the credential that is stored for this model"
     )
 
 
@@ -107,7 +123,7 @@ def refusal_of(error: IopError) -> Refusal:
         case NoSuchModel():
             return Refusal(404, error.code, error.message, param="model")
         case MalformedInput():
-            return Refusal(400, "invalid_json", error.message)
+            return Refusal(400, _INVALID_JSON, error.message)
         case BadHttp():
             return Refusal(error.status, error.code, error.message)
         case QueueFull():

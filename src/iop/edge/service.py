@@ -16,6 +16,7 @@ from iop.edge.api import Api
 from iop.edge.attempts import Attempts
 from iop.edge.control_link import ControlLink
 from iop.edge.leases import Leases
+from iop.edge.metrics import EdgeMetrics
 from iop.edge.nodes import Nodes
 from iop.edge.projections import Projections
 from iop.errors import ControlPlaneUnavailable
@@ -29,6 +30,7 @@ from iop.units import Role
 from iop.wire.dialect import CONTROL, RUNTIME
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
     from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 
     from iop.core.projection import Projection
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
 class Edge:
     """The Edge role: the model API, the node wire, and the one connection to the Control Plane."""
 
-    def __init__(self, config: EdgeConfig, clock: IClock, reactor: IReactor) -> None:
+    def __init__(self, config: EdgeConfig, clock: IClock, reactor: IReactor, registry: CollectorRegistry) -> None:
         limits, deployment = config.limits, config.deployment
         self.name = config.edge.name
         self._config = config
@@ -49,30 +51,34 @@ class Edge:
         self._reactor = reactor
         self._ports: list[IListeningPort] = []
         self._dialler: Dialler | None = None
+        metrics = EdgeMetrics(registry)
         self._projections = Projections(config.state.directory, deployment.id, self.name, clock, self._applied)
         self._link = ControlLink(
             self._projections,
             clock,
+            metrics,
             deployment=deployment.id,
             staleness_seconds=limits.staleness_seconds,
             lease_call_seconds=limits.lease_call_seconds,
             settled=self._settled,
         )
-        self._leases = Leases(self._link.acquire, clock, deployment.id, self.name, limits.lease_cache_entries)
+        self._leases = Leases(self._link.acquire, clock, metrics, deployment.id, self.name, limits.lease_cache_entries)
         pool = Pool(clock, limits.queue_length)
         catalogue = {node.name: node for node in config.nodes}
         self._nodes = Nodes(self.name, deployment.trust_domain, catalogue, pool, clock, limits.run_window_bytes)
+        metrics.watch(self._link, self._nodes, pool, config.nodes)
         attempts = Attempts(
             self._link,
             pool,
             self._nodes,
             self._leases,
             clock,
+            metrics,
             request_seconds=limits.request_seconds,
             queue_seconds=limits.queue_seconds,
         )
         self._http = HttpServerFactory(
-            Api(self._link, attempts, clock, limits.body_bytes),
+            Api(self._link, attempts, clock, metrics, limits.body_bytes),
             clock,
             HttpLimits(
                 headers=limits.header_bytes,

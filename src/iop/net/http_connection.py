@@ -56,6 +56,9 @@ _CODES: Final = {
     504: "call_timeout",
     505: "http_version_unsupported",
 }
+_OTHERWISE: Final = "bad_request"
+#: Every code of what the server answers on its own.
+REFUSAL_CODES: Final = frozenset({*_CODES.values(), _OTHERWISE})
 
 
 class _Phase(Enum):
@@ -459,7 +462,7 @@ class HttpConnection(Protocol):
     def _refuse(self, refusal: BadHttp, exchange: Exchange | None) -> None:
         """Answer for the application, and close: what still comes cannot be told apart any more."""
         if exchange is None or exchange.may_answer():
-            code = _CODES.get(refusal.status, "bad_request")
+            code = _CODES.get(refusal.status, _OTHERWISE)
             headers, body = self._application.refuse(refusal.status, code, refusal.message)
             if refusal.status == 503:
                 headers = [*headers, (b"retry-after", b"%d" % RETRY_SECONDS)]

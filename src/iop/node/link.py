@@ -18,6 +18,7 @@ from iop.errors import HelloRefused, IdentityRefused, IopError, MalformedFrame, 
 from iop.interfaces import IClock, IPeer, IPeerApplication
 from iop.net.peer import close_for
 from iop.node.leases import Leases
+from iop.node.metrics import NodeMetrics
 from iop.node.runs import Runs
 from iop.node.targets import Target, served
 from iop.units import HANDSHAKE_SECONDS, PROTOCOL_VERSION, Identity
@@ -55,6 +56,7 @@ class EdgeLink:
         leases: Leases,
         targets: Mapping[str, Target],
         clock: IClock,
+        metrics: NodeMetrics,
         settled: Callable[[], None],
     ) -> None:
         self.edge = edge
@@ -63,6 +65,7 @@ class EdgeLink:
         self.leases = leases
         self.targets = targets
         self.clock = clock
+        self.metrics = metrics
         self.settled = settled
         self._ready: EdgeConnection | None = None
 
@@ -74,6 +77,11 @@ class EdgeLink:
     def ready(self) -> bool:
         """Whether the Edge may dispatch to this Node."""
         return self._ready is not None
+
+    @property
+    def open_runs(self) -> int:
+        """How many runs are open."""
+        return 0 if self._ready is None else self._ready.open_runs
 
     def opened(self, connection: EdgeConnection) -> None:
         """A connection became ready."""
@@ -144,6 +152,11 @@ class EdgeConnection:
 
         return runs.drain().addCallback(drained)
 
+    @property
+    def open_runs(self) -> int:
+        """How many runs are open on this connection."""
+        return 0 if self._runs is None else len(self._runs)
+
     # -- registration -------------------------------------------------------------------------------------------------
 
     def _run(self, steps: Coroutine[Deferred[Message], Message, None]) -> None:
@@ -176,7 +189,7 @@ class EdgeConnection:
         if not isinstance(ready, runtime_pb2.NodeReadyResponse):
             raise UnexpectedMessage("the word on readiness was answered by something else")
         _require(ready, "what this Node serves")
-        self._runs = Runs(peer, link.leases, providers)
+        self._runs = Runs(peer, link.leases, providers, link.clock, link.metrics)
         log.info("node.edge.ready", edge=link.edge.name, served=len(providers), refused=len(refused))
         for provider_id, code in refused.items():
             log.warn("node.provider.refused", provider=provider_id, code=code)
@@ -212,7 +225,11 @@ class EdgeConnection:
         """Offer and prove the next key when this one's time is over (N5)."""
         if not self._ended:
             wait = max(0.0, boot_seconds - self._link.clock.boot())
-            self._replacement = self._link.clock.call_later(wait, lambda: self._run(self._prove()))
+            self._replacement = self._link.clock.call_later(wait, lambda: self._run(self._replace()))
+
+    async def _replace(self) -> None:
+        await self._prove()
+        self._link.metrics.key_replacements.inc()
 
 
 def _require(answer: _Answer, what: str) -> None:

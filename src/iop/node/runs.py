@@ -28,9 +28,10 @@ from iop.errors import (
     UnexpectedMessage,
     UpstreamFailed,
 )
-from iop.interfaces import IPeer
+from iop.interfaces import IClock, IPeer
 from iop.net.upstream import IUpstreamCall, IUpstreamReceiver
 from iop.node.leases import Leases
+from iop.node.metrics import EDGE_LOST, WHOLE, NodeMetrics
 from iop.node.redact import Redactor, passed_headers
 from iop.node.targets import Provider
 from iop.secret import Secret
@@ -77,6 +78,7 @@ class Run:
         self._unreturned = 0
         self._status = 0
         self._bytes = 0
+        self._began = runs.clock.boot()
 
     def start(self, call: IUpstreamCall) -> None:
         """The upstream was called; it may have failed already."""
@@ -108,12 +110,13 @@ class Run:
     def lost(self) -> None:
         """The connection to the Edge ended; nobody is left to be told."""
         if self._machine.lost() is Verdict.PASS:
-            self._close("edge_lost")
+            self._close(EDGE_LOST)
 
     # from the upstream
 
     def head(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
         """The upstream's response head: send on what may travel of it, or refuse the answer (R9)."""
+        self._runs.metrics.head_seconds.observe(self._runs.clock.boot() - self._began)
         fields = [field for field in passed_headers(headers, self._secret) if header_fault([field]) is None]
         if status in _REDIRECT:
             self.give_up("upstream_redirect", started=True)
@@ -170,6 +173,7 @@ class Run:
     def _send_body(self) -> None:
         for data, last in self._machine.pieces():
             self._bytes += len(data)
+            self._runs.metrics.answer_bytes.inc(len(data))
             self._runs.peer.notify(runtime_pb2.RunBody(run=self._number, data=data, last=last))
             if last:
                 self._close("")
@@ -192,6 +196,7 @@ class Run:
         if self._redactor is not None:
             self._redactor.dispose()
             self._redactor = None
+        self._runs.metrics.runs.count(code or WHOLE)
         log.info("node.run.finished", request_id=self._request_id, status=self._status, bytes=self._bytes, code=code)
         self._runs.forget(self._number)
 
@@ -205,8 +210,12 @@ class Runs:
     :param providers: what this Node told the Edge it serves, by id.
     """
 
-    def __init__(self, peer: IPeer, leases: Leases, providers: Mapping[str, Provider]) -> None:
+    def __init__(
+        self, peer: IPeer, leases: Leases, providers: Mapping[str, Provider], clock: IClock, metrics: NodeMetrics
+    ) -> None:
         self.peer = peer
+        self.clock = clock
+        self.metrics = metrics
         self._leases = leases
         self._providers = providers
         self._open: dict[int, Run] = {}
@@ -285,6 +294,7 @@ class Runs:
         machine = NodeRun(request.body_length, request.window)
         refusal = self._begin(request, machine)
         if refusal is not None:
+            self.metrics.runs.count(refusal)
             log.info("node.run.refused", request_id=request.request_id, code=refusal)
             self.fail(request.run, refusal, started=False)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from secrets import SystemRandom
 
+from prometheus_client import CollectorRegistry
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, wrapClientTLS
 from zope.interface import implementer
@@ -20,6 +21,7 @@ from iop.node.attest import Attester
 from iop.node.config import NodeConfig
 from iop.node.leases import Leases
 from iop.node.link import EdgeLink
+from iop.node.metrics import NodeMetrics
 from iop.node.targets import Target, build_targets
 from iop.process.role import IReactor, IRole
 from iop.units import Identity, Role
@@ -30,11 +32,12 @@ from iop.wire.dialect import RUNTIME
 class NodeRole:
     """The Node role: one dialled Edge, and the targets it calls for it. It listens nowhere."""
 
-    def __init__(self, config: NodeConfig, clock: IClock, reactor: IReactor) -> None:
+    def __init__(self, config: NodeConfig, clock: IClock, reactor: IReactor, registry: CollectorRegistry) -> None:
         self.name = config.node.name
         self._config = config
         self._clock = clock
         self._reactor = reactor
+        self._metrics = NodeMetrics(registry)
         self._keys = NodeKeys(clock)
         self._targets: Mapping[str, Target] = {}
         self._link: EdgeLink | None = None
@@ -85,8 +88,10 @@ class NodeRole:
             leases=leases,
             targets=self._targets,
             clock=clock,
+            metrics=self._metrics,
             settled=self._settled,
         )
+        self._metrics.watch(link)
         peers = PeerFactory(RUNTIME, initiator=True, application=link.application, clock=clock, identify=peer_identity)
         endpoint = wrapClientTLS(mutual, clientFromString(self._reactor, config.edge.endpoint))
         self._dialler = Dialler(endpoint, peers, reactor=self._reactor, random=SystemRandom().random)

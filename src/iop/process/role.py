@@ -29,6 +29,7 @@ from iop.process.config import RoleConfig, load
 from iop.process.harden import all_descriptors, hide_memory, no_core_files
 from iop.process.listen import bound_address, listen
 from iop.process.logs import JsonLog
+from iop.process.metrics import new_registry
 from iop.process.status import status_site
 from iop.process.systemd import notify
 from iop.units import Role
@@ -36,6 +37,7 @@ from iop.units import Role
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from prometheus_client import CollectorRegistry
     from twisted.internet.interfaces import IListeningPort
     from twisted.python.failure import Failure
 
@@ -78,13 +80,14 @@ class RoleKind(Generic[C]):
 
     :param role: whose certificate the process holds.
     :param config: the model of its configuration file.
-    :param build: makes the role from its configuration, a clock for decisions and the reactor.
+    :param build: makes the role from its configuration, a clock for decisions, the reactor and the registry that the
+        role's metrics belong in.
     :param hides_memory: whether other processes of the same user are kept out of its memory.
     """
 
     role: Role
     config: type[C]
-    build: Callable[[C, IClock, IReactor], IRole]
+    build: Callable[[C, IClock, IReactor, CollectorRegistry], IRole]
     hides_memory: bool
 
 
@@ -141,7 +144,8 @@ class RoleProcess(Service, Generic[C]):
 
     async def _start(self) -> None:
         config = load(self._path, self._kind.config, self._kind.role)
-        role = self._role = self._kind.build(config, self._clock, self._reactor)
+        registry = new_registry()
+        role = self._role = self._kind.build(config, self._clock, self._reactor, registry)
         self._observer.name = role.name
         await role.prepare()
         if self._going_away():
@@ -149,7 +153,7 @@ class RoleProcess(Service, Generic[C]):
         addresses = await role.listen()
         if self._going_away():
             return
-        site = status_site(self._not_ready, self._clock)
+        site = status_site(self._not_ready, registry, self._clock)
         self._status = await listen(self._reactor, config.status.listen, site, "[status] listen")
         addresses["status"] = bound_address(self._status)
         record = {"role": self._kind.role.value, "name": role.name, "pid": os.getpid(), "addresses": addresses}

@@ -1,4 +1,4 @@
-"""``/healthz`` and ``/readyz``: whether a process lives, and whether it can serve or why not."""
+"""``/healthz``, ``/readyz``, ``/metrics``: whether a process lives, whether it can serve or why not, what it counts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from twisted.web.resource import Resource
 from twisted.web.server import Request
 
 from iop.net.guard import GuardLimits, guarded_site
+from iop.process.metrics import MetricsPage
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
     from iop.interfaces import IClock
     from iop.net.http1 import Headers, HttpServerFactory
 
@@ -32,15 +35,16 @@ class _Page(Resource):
         return json.dumps(body).encode() + b"\n"
 
 
-def status_site(not_ready: Callable[[], list[str]], clock: IClock) -> HttpServerFactory:
+def status_site(not_ready: Callable[[], list[str]], registry: CollectorRegistry, clock: IClock) -> HttpServerFactory:
     """:func:`status_pages` for a listener, within limits."""
-    return guarded_site(status_pages(not_ready), clock, _LIMITS, lambda method, path: 0, _refuse)
+    return guarded_site(status_pages(not_ready, registry), clock, _LIMITS, lambda method, path: 0, _refuse)
 
 
-def status_pages(not_ready: Callable[[], list[str]]) -> Resource:
+def status_pages(not_ready: Callable[[], list[str]], registry: CollectorRegistry) -> Resource:
     """The pages of one process.
 
     :param not_ready: sentences saying why the process cannot serve; none when it can.
+    :param registry: of what the process counts.
     """
 
     def readiness() -> tuple[int, dict[str, object]]:
@@ -50,6 +54,7 @@ def status_pages(not_ready: Callable[[], list[str]]) -> Resource:
     root = Resource()
     root.putChild(b"healthz", _Page(lambda: (200, {"alive": True})))
     root.putChild(b"readyz", _Page(readiness))
+    root.putChild(b"metrics", MetricsPage(registry))
     return root
 
 
