@@ -72,7 +72,8 @@ class LeaseDesk:
         self._scope = scope
         self._authority = authority
         self._audit = audit
-        self._verifier = verifier
+        #: May be replaced at any time.
+        self.verifier = verifier
         self._keyring = keyring
         self._issuer = issuer
         self._clock = clock
@@ -107,7 +108,7 @@ class LeaseDesk:
         question = _question(edge, message)
         binding = question.binding
         try:
-            attested_until_ms = self._verifier.verify(
+            attested_until_ms = self.verifier.verify(
                 message.attestation,
                 edge=edge,
                 node=binding.node,

@@ -41,6 +41,11 @@ class Plane:
     watch: GenerationWatch
     api: CredentialApi
 
+    def trust(self, pinned: PinnedIssuers, verifier: AttestationVerifier) -> None:
+        """Judge receipts and attestations by these from now on; the verdicts that were remembered are gone."""
+        self.edges.pinned = pinned
+        self.edges.desk.verifier = verifier
+
 
 def build_plane(
     config: ControlPlaneConfig,

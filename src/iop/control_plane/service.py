@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -19,7 +20,7 @@ from iop.crypto.keyring import Keyring
 from iop.errors import BadConfig
 from iop.net.guard import GuardLimits, guarded_site
 from iop.net.peer import PeerFactory
-from iop.net.tls import TlsFiles, mutual_server, peer_identity, web_server
+from iop.net.tls import ReloadableServer, ServerConnections, TlsFiles, mutual_server, web_server
 from iop.process.listen import bound_address, listen
 from iop.process.role import IRole
 from iop.store.lock import ControlPlaneLock
@@ -37,6 +38,27 @@ if TYPE_CHECKING:
     from iop.process.role import IReactor
 
 
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What a Control Plane reads from its files at the start and again at every reload, all of it good."""
+
+    edges: ServerConnections
+    web: ServerConnections
+    pinned: PinnedIssuers
+    verifier: AttestationVerifier
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a prepared Control Plane is made of."""
+
+    plane: Plane
+    issuer: Issuer
+    edge_tls: ReloadableServer
+    edges: PeerFactory
+    web_tls: ReloadableServer
+
+
 @implementer(IRole)
 class ControlPlane:
     """The Control Plane role: an edge wire, the credential HTTPS API, and the store behind both."""
@@ -50,7 +72,7 @@ class ControlPlane:
         self._reactor = reactor
         self._metrics = ControlPlaneMetrics(registry)
         self._lock: ControlPlaneLock | None = None
-        self._plane: Plane | None = None
+        self._parts: _Parts | None = None
         self._site: HttpServerFactory | None = None
         self._ports: list[IListeningPort] = []
 
@@ -62,66 +84,76 @@ class ControlPlane:
         """Serve Edges and the credential HTTPS API."""
         return Deferred.fromCoroutine(self._listen())
 
+    def reload(self) -> None:
+        """Read certificates, trust and pinned issuers again, not keyring and issuer key."""
+        parts = self._prepared()
+        files = self._read(parts.issuer)
+        parts.edge_tls.current = files.edges
+        parts.web_tls.current = files.web
+        parts.plane.trust(files.pinned, files.verifier)
+        parts.edges.reverify()
+
     def not_ready(self) -> list[str]:
         """Why no lease or mutation would succeed now."""
-        if self._plane is None or not self._ports:
+        if self._parts is None or not self._ports:
             return ["the Control Plane is starting"]
-        trouble = self._plane.watch.trouble
+        trouble = self._parts.plane.watch.trouble
         return [f"the store does not answer: {trouble}"] if trouble else []
 
     def drain(self) -> Deferred[None]:
         """Close the listeners, let what is in flight finish, close the store, give the lock back."""
         return Deferred.fromCoroutine(self._drain())
 
-    async def _prepare(self) -> None:
-        config = self._config
-        check_own(
-            config.edge_wire.certificate,
-            trust_domain=config.deployment.trust_domain,
-            role=Role.CONTROL_PLANE,
-            name=self.name,
-        )
-        self._lock = ControlPlaneLock.acquire(config.store.path)
-        keys = Keys(
-            keyring=Keyring.load(config.keys.keyring),
-            issuer=Issuer.load(config.keys.issuer),
-            pinned=PinnedIssuers.load(config.keys.pinned_issuers),
-            verifier=AttestationVerifier(
-                read_certificates(config.edge_wire.trust), config.deployment.trust_domain, config.lease.skew_seconds
-            ),
-        )
-        if keys.issuer.key_id not in dict(keys.pinned):
+    def _read(self, issuer: Issuer) -> _Files:
+        config, domain = self._config, self._config.deployment.trust_domain
+        wire, https, keys = config.edge_wire, config.credential_https, config.keys
+        check_own(wire.certificate, trust_domain=domain, role=Role.CONTROL_PLANE, name=self.name)
+        pinned = PinnedIssuers.load(keys.pinned_issuers)
+        if issuer.key_id not in dict(pinned):
             raise BadConfig(
-                f"[keys] pinned_issuers = {config.keys.pinned_issuers}: the issuer key is not in it",
+                f"[keys] pinned_issuers = {keys.pinned_issuers}: the issuer key is not in it",
                 hint="no Node would accept a lease; give the public set that `iop issuer init` wrote with this key",
             )
-        store = await open_sqlite(config.store.path, config.deployment.id, self._reactor, self._clock.wall_ms)
-        self._plane = build_plane(config, store, keys, self._clock, self._metrics)
-        await store.edge_sessions.end_all(self._clock.wall_ms())
+        files = TlsFiles(wire.certificate, wire.key, wire.trust)
+        return _Files(
+            mutual_server(files, trust_domain=domain, accepts=Role.EDGE),
+            web_server(https.certificate, https.key),
+            pinned,
+            AttestationVerifier(read_certificates(wire.trust), domain, config.lease.skew_seconds),
+        )
+
+    async def _prepare(self) -> None:
+        config, clock = self._config, self._clock
+        self._lock = ControlPlaneLock.acquire(config.store.path)
+        keyring, issuer = Keyring.load(config.keys.keyring), Issuer.load(config.keys.issuer)
+        files = self._read(issuer)
+        store = await open_sqlite(config.store.path, config.deployment.id, self._reactor, clock.wall_ms)
+        plane = build_plane(config, store, Keys(keyring, issuer, files.pinned, files.verifier), clock, self._metrics)
+        edge_tls = ReloadableServer(files.edges)
+        edges = PeerFactory(
+            CONTROL, initiator=False, application=plane.edges.application, clock=clock, identify=edge_tls.identify
+        )
+        self._parts = _Parts(plane, issuer, edge_tls, edges, ReloadableServer(files.web))
+        await store.edge_sessions.end_all(clock.wall_ms())
+
+    def _prepared(self) -> _Parts:
+        if self._parts is None:
+            raise RuntimeError("prepare() comes first")
+        return self._parts
 
     async def _listen(self) -> dict[str, str]:
-        plane, wire, https = self._plane, self._config.edge_wire, self._config.credential_https
-        if plane is None:
-            raise RuntimeError("prepare() comes first")
-        edges = PeerFactory(
-            CONTROL, initiator=False, application=plane.edges.application, clock=self._clock, identify=peer_identity
-        )
-        mutual = mutual_server(
-            TlsFiles(wire.certificate, wire.key, wire.trust),
-            trust_domain=self._config.deployment.trust_domain,
-            accepts=Role.EDGE,
-        )
-        site = self._site = guarded_site(plane.api.resource(), self._clock, GuardLimits(), body_limit, refuse_http)
-        web = web_server(https.certificate, https.key)
+        parts, config = self._prepared(), self._config
+        resource = parts.plane.api.resource()
+        site = self._site = guarded_site(resource, self._clock, GuardLimits(), body_limit, refuse_http)
         addresses: dict[str, str] = {}
         for key, endpoint, factory in (
-            ("edge_wire", wire.listen, TLSMemoryBIOFactory(mutual, False, edges)),
-            ("credential_https", https.listen, TLSMemoryBIOFactory(web, False, site)),
+            ("edge_wire", config.edge_wire.listen, TLSMemoryBIOFactory(parts.edge_tls, False, parts.edges)),
+            ("credential_https", config.credential_https.listen, TLSMemoryBIOFactory(parts.web_tls, False, site)),
         ):
             port = await listen(self._reactor, endpoint, factory, f"[{key}] listen")
             self._ports.append(port)
             addresses[key] = bound_address(port)
-        plane.watch.start()
+        parts.plane.watch.start()
         return addresses
 
     async def _drain(self) -> None:
@@ -130,9 +162,10 @@ class ControlPlane:
         if self._site is not None:
             # first, because a mutation is answered only once the Edges followed it
             await self._site.drain()
-        if self._plane is not None:
-            self._plane.watch.stop()
-            await self._plane.edges.drain()
-            await self._plane.store.close()
+        if self._parts is not None:
+            plane = self._parts.plane
+            plane.watch.stop()
+            await plane.edges.drain()
+            await plane.store.close()
         if self._lock is not None:
             self._lock.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,16 @@ from iop.errors import ControlPlaneUnavailable
 from iop.net.dial import Dialler
 from iop.net.http1 import HttpLimits, HttpServerFactory
 from iop.net.peer import PeerFactory
-from iop.net.tls import TlsFiles, mutual_client, mutual_server, peer_identity, web_server
+from iop.net.tls import (
+    ClientConnections,
+    ReloadableClient,
+    ReloadableServer,
+    ServerConnections,
+    TlsFiles,
+    mutual_client,
+    mutual_server,
+    web_server,
+)
 from iop.process.listen import bound_address, listen
 from iop.process.role import IRole
 from iop.units import Role
@@ -39,6 +49,26 @@ if TYPE_CHECKING:
     from iop.process.role import IReactor
 
 
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What an Edge reads from its files, all of it good; ``api`` is None where that is plain HTTP."""
+
+    nodes: ServerConnections
+    control: ClientConnections
+    api: ServerConnections | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Wires:
+    """Where files take effect."""
+
+    node_tls: ReloadableServer
+    nodes: PeerFactory
+    control_tls: ReloadableClient
+    control: PeerFactory
+    api_tls: ReloadableServer | None
+
+
 @implementer(IRole)
 class Edge:
     """The Edge role: the model API, the node wire, and the one connection to the Control Plane."""
@@ -50,6 +80,7 @@ class Edge:
         self._clock = clock
         self._reactor = reactor
         self._ports: list[IListeningPort] = []
+        self._wires: _Wires | None = None
         self._dialler: Dialler | None = None
         metrics = EdgeMetrics(registry)
         self._projections = Projections(config.state.directory, deployment.id, self.name, clock, self._applied)
@@ -89,12 +120,22 @@ class Edge:
         )
 
     def prepare(self) -> Deferred[None]:
-        """See that the certificate is this Edge's, and read which projection an earlier process had in force."""
+        """Read the certificates, and which projection an earlier process had in force."""
         return execute(self._prepare)
 
     def listen(self) -> Deferred[dict[str, str]]:
         """Serve callers and Nodes, and dial the Control Plane."""
         return Deferred.fromCoroutine(self._listen())
+
+    def reload(self) -> None:
+        """Read certificates and trust again."""
+        wires, files = self._prepared(), self._read()
+        wires.node_tls.current = files.nodes
+        wires.control_tls.current = files.control
+        if wires.api_tls is not None and files.api is not None:
+            wires.api_tls.current = files.api
+        wires.nodes.reverify()
+        wires.control.reverify()
 
     def not_ready(self) -> list[str]:
         """Why a request would be refused now, whoever sent it."""
@@ -114,40 +155,65 @@ class Edge:
         """Stop listening, let requests finish, then leave Nodes and Control Plane."""
         return Deferred.fromCoroutine(self._drain())
 
+    def _read(self) -> _Files:
+        config, domain = self._config, self._config.deployment.trust_domain
+        check_own(config.tls.certificate, trust_domain=domain, role=Role.EDGE, name=self.name)
+        files = TlsFiles(config.tls.certificate, config.tls.key, config.tls.trust)
+        control = mutual_client(
+            files,
+            trust_domain=domain,
+            role=Role.CONTROL_PLANE,
+            name=config.control_plane.name,
+            server_name=config.control_plane.server_name,
+        )
+        api = config.api
+        web = None if api.certificate is None or api.key is None else web_server(api.certificate, api.key)
+        return _Files(mutual_server(files, trust_domain=domain, accepts=Role.NODE), control, web)
+
     def _prepare(self) -> None:
-        config = self._config
-        check_own(config.tls.certificate, trust_domain=config.deployment.trust_domain, role=Role.EDGE, name=self.name)
+        files, clock = self._read(), self._clock
+        node_tls, control_tls = ReloadableServer(files.nodes), ReloadableClient(files.control)
+        self._wires = _Wires(
+            node_tls,
+            PeerFactory(
+                RUNTIME,
+                initiator=False,
+                application=self._nodes.application,
+                clock=clock,
+                identify=node_tls.identify,
+            ),
+            control_tls,
+            PeerFactory(
+                CONTROL,
+                initiator=True,
+                application=self._link.application,
+                clock=clock,
+                identify=control_tls.identify,
+            ),
+            None if files.api is None else ReloadableServer(files.api),
+        )
         self._projections.load()
 
+    def _prepared(self) -> _Wires:
+        if self._wires is None:
+            raise RuntimeError("prepare() comes first")
+        return self._wires
+
     async def _listen(self) -> dict[str, str]:
-        config, domain = self._config, self._config.deployment.trust_domain
-        files = TlsFiles(config.tls.certificate, config.tls.key, config.tls.trust)
-        nodes = PeerFactory(
-            RUNTIME, initiator=False, application=self._nodes.application, clock=self._clock, identify=peer_identity
-        )
-        node_tls = mutual_server(files, trust_domain=domain, accepts=Role.NODE)
-        # everything that reads a file comes before anything that listens
+        config, wires = self._config, self._prepared()
         dialler = self._dialler = Dialler(
-            wrapClientTLS(
-                mutual_client(
-                    files,
-                    trust_domain=domain,
-                    role=Role.CONTROL_PLANE,
-                    name=config.control_plane.name,
-                    server_name=config.control_plane.server_name,
-                ),
-                clientFromString(self._reactor, config.control_plane.endpoint),
-            ),
-            PeerFactory(
-                CONTROL, initiator=True, application=self._link.application, clock=self._clock, identify=peer_identity
-            ),
+            wrapClientTLS(wires.control_tls, clientFromString(self._reactor, config.control_plane.endpoint)),
+            wires.control,
             reactor=self._reactor,
             random=SystemRandom().random,
         )
+        web: IProtocolFactory = self._http
+        if wires.api_tls is not None:
+            web = TLSMemoryBIOFactory(wires.api_tls, False, self._http)
         addresses: dict[str, str] = {}
         for key, endpoint, factory in (
-            ("node_wire", config.node_wire.listen, TLSMemoryBIOFactory(node_tls, False, nodes)),
-            ("api", config.api.listen, self._web()),
+            ("node_wire", config.node_wire.listen, TLSMemoryBIOFactory(wires.node_tls, False, wires.nodes)),
+            ("api", config.api.listen, web),
         ):
             port = await listen(self._reactor, endpoint, factory, f"[{key}] listen")
             self._ports.append(port)
@@ -162,12 +228,6 @@ class Edge:
         self._nodes.drain()
         if self._dialler is not None and self._dialler.running:
             await self._dialler.stopService()
-
-    def _web(self) -> IProtocolFactory:
-        api = self._config.api
-        if api.certificate is None or api.key is None:
-            return self._http
-        return TLSMemoryBIOFactory(web_server(api.certificate, api.key), False, self._http)
 
     def _applied(self, projection: Projection) -> None:
         self._leases.forget_before(projection.generation)

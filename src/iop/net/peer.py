@@ -81,6 +81,11 @@ class PeerProtocol(Protocol):
         """Whether a hello was accepted on this connection."""
         return self._session.state in ACCEPTED
 
+    def reverify(self) -> None:
+        """See :meth:`PeerFactory.reverify`."""
+        if self._application is not None:
+            self._guard(self._factory.identify, self.transport)
+
     # -- IProtocol, IHandshakeListener --------------------------------------------------------------------------------
 
     def connectionMade(self) -> None:
@@ -321,6 +326,14 @@ class PeerFactory(Factory):
         if len(strangers) > STRANGERS_LIMIT:
             strangers[0].close(TooManyConnections("too many connections wait for their hello"))
         return True
+
+    def reverify(self) -> None:
+        """Identify every peer again; a connection whose peer is refused now is closed with that refusal.
+
+        Those whose handshake is not done have their first identification still before them.
+        """
+        for connection in list(self._connections):
+            connection.reverify()
 
     def closed(self, connection: PeerProtocol) -> None:
         """``connection`` is gone."""

@@ -7,14 +7,15 @@ the check found stays on the connection, so an identity exists only where the ch
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from OpenSSL import SSL
-from OpenSSL.crypto import X509
+from OpenSSL.crypto import X509, X509StoreContext, X509StoreContextError
 from service_identity import CertificateError, VerificationError
 from service_identity.hazmat import DNS_ID, IPAddress_ID, verify_service_identity
 from service_identity.pyopenssl import extract_patterns
@@ -75,7 +76,8 @@ def mutual_server(files: TlsFiles, *, trust_domain: str, accepts: Role) -> Serve
     def check(certificate: X509) -> Identity:
         return required_identity(certificate.to_cryptography(), trust_domain=trust_domain, role=accepts)
 
-    return ServerConnections(_mutual_context(SSL.TLS_SERVER_METHOD, files), check)
+    trusted = read_certificates(files.trust)
+    return ServerConnections(_mutual_context(SSL.TLS_SERVER_METHOD, files, trusted), check, frozenset(trusted))
 
 
 def mutual_client(files: TlsFiles, *, trust_domain: str, role: Role, name: str, server_name: str) -> ClientConnections:
@@ -91,7 +93,9 @@ def mutual_client(files: TlsFiles, *, trust_domain: str, role: Role, name: str, 
         _require_service(certificate, service)
         return required_identity(certificate.to_cryptography(), trust_domain=trust_domain, role=role, name=name)
 
-    return ClientConnections(_mutual_context(SSL.TLS_CLIENT_METHOD, files), check, _indication(service))
+    trusted = read_certificates(files.trust)
+    context = _mutual_context(SSL.TLS_CLIENT_METHOD, files, trusted)
+    return ClientConnections(context, check, frozenset(trusted), _indication(service))
 
 
 def web_server(certificate: Path, key: Path) -> ServerConnections:
@@ -105,7 +109,7 @@ def web_server(certificate: Path, key: Path) -> ServerConnections:
     context.set_alpn_select_callback(
         lambda connection, offered: _HTTP if _HTTP in offered else SSL.NO_OVERLAPPING_PROTOCOLS
     )
-    return ServerConnections(context, None)
+    return ServerConnections(context, None, frozenset())
 
 
 def web_client(server_name: str, trust: Path | None) -> ClientConnections:
@@ -130,10 +134,10 @@ class WebClientPolicy:
     def __init__(self, trust: Path | None) -> None:
         self._context = _context(SSL.TLS_CLIENT_METHOD, SSL.TLS1_2_VERSION)
         self._context.set_alpn_protos([_HTTP])
+        self._trusted = [] if trust is None else read_certificates(trust)
         if trust is None:
             self._context.set_default_verify_paths()
-        else:
-            _trust(self._context, trust)
+        _trust(self._context, self._trusted)
 
     def client_for(self, server_name: str) -> ClientConnections:
         """The client for one server; :class:`~iop.errors.BadConfig` if it has no name that a certificate can be for."""
@@ -142,7 +146,7 @@ class WebClientPolicy:
         def check(certificate: X509) -> None:
             _require_service(certificate, service)
 
-        return ClientConnections(self._context, check, _indication(service))
+        return ClientConnections(self._context, check, frozenset(self._trusted), _indication(service))
 
     def creatorForNetloc(self, hostname: bytes, port: int) -> IOpenSSLClientConnectionCreator:
         """See :class:`twisted.web.iweb.IPolicyForHTTPS`."""
@@ -178,40 +182,93 @@ def why_lost(transport: ITransport, reason: Failure) -> IopError | None:
 @implementer(IOpenSSLServerConnectionCreator)
 @dataclass(frozen=True)
 class ServerConnections:
-    """Makes the TLS end of each accepted connection; without a ``check`` no client certificate is asked for."""
+    """Makes the TLS end of each accepted connection; without a ``check`` no client certificate is asked for.
+
+    :ivar trusted: the authorities that ``context`` trusts, as far as they come from a file of ours.
+    """
 
     context: SSL.Context
     check: Check | None
+    trusted: frozenset[x509.Certificate]
 
     def serverConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
         """See :class:`twisted.internet.interfaces.IOpenSSLServerConnectionCreator`."""
-        return SSL.Connection(self.context) if self.check is None else _CheckedConnection(self.context, self.check)
+        if self.check is None:
+            return SSL.Connection(self.context)
+        return _CheckedConnection(self.context, self.check, self.trusted)
 
 
 @implementer(IOpenSSLClientConnectionCreator)
 @dataclass(frozen=True)
 class ClientConnections:
-    """Makes the TLS end of each dialled connection; ``indication`` is the DNS name to ask the server for, if any."""
+    """Makes the TLS end of each dialled connection; ``indication`` is the DNS name to ask the server for, if any.
+
+    :ivar trusted: the authorities that ``context`` trusts, as far as they come from a file of ours.
+    """
 
     context: SSL.Context
     check: Check
+    trusted: frozenset[x509.Certificate]
     indication: bytes | None
 
     def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
         """See :class:`twisted.internet.interfaces.IOpenSSLClientConnectionCreator`."""
-        connection = _CheckedConnection(self.context, self.check)
+        connection = _CheckedConnection(self.context, self.check, self.trusted)
         if self.indication is not None:
             connection.set_tlsext_host_name(self.indication)
         return connection
 
 
-class _CheckedConnection(SSL.Connection):
-    """A connection that demands a certificate and keeps what its check made of it."""
+Creator = TypeVar("Creator", ServerConnections, ClientConnections)
 
-    def __init__(self, context: SSL.Context, check: Check) -> None:
+
+class _Reloadable(Generic[Creator]):
+    """Makes every connection as ``current`` says, which may be replaced at any time; live connections go on."""
+
+    def __init__(self, current: Creator) -> None:
+        self.current: Creator = current
+
+    def identify(self, transport: ITransport) -> Identity:
+        """:func:`peer_identity`, and if other authorities were trusted when it was verified, by those of now.
+
+        :raises IdentityRefused: also if the peer's chain does not lead to what is trusted now.
+        """
+        identity = peer_identity(transport)
+        connection = _checked(transport)
+        if connection is not None and connection.trusted != self.current.trusted:
+            connection.judge_again(self.current.context, self.current.trusted)
+        return identity
+
+
+@implementer(IOpenSSLServerConnectionCreator)
+class ReloadableServer(_Reloadable[ServerConnections]):
+    """A listener's :class:`ServerConnections`, replaceable while it listens."""
+
+    def serverConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
+        """See :class:`twisted.internet.interfaces.IOpenSSLServerConnectionCreator`."""
+        return self.current.serverConnectionForTLS(tlsProtocol)
+
+
+@implementer(IOpenSSLClientConnectionCreator)
+class ReloadableClient(_Reloadable[ClientConnections]):
+    """A dialler's :class:`ClientConnections`, replaceable while it dials."""
+
+    def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
+        """See :class:`twisted.internet.interfaces.IOpenSSLClientConnectionCreator`."""
+        return self.current.clientConnectionForTLS(tlsProtocol)
+
+
+class _CheckedConnection(SSL.Connection):
+    """A connection that demands a certificate and keeps what its check made of it.
+
+    :ivar trusted: the authorities by which its peer's chain was judged last.
+    """
+
+    def __init__(self, context: SSL.Context, check: Check, trusted: frozenset[x509.Certificate]) -> None:
         super().__init__(context)
         self.identity: Identity | None = None
         self.refusal: IdentityRefused | None = None
+        self.trusted = trusted
         self._check = check
         self.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, _verify)
 
@@ -219,9 +276,7 @@ class _CheckedConnection(SSL.Connection):
         """Whether the handshake may go on, asked for each certificate of the chain; the peer's own has depth 0."""
         try:
             if not holds:
-                raise IdentityRefused(
-                    _BROKEN_CHAIN.get(error, f"the chain of the peer's certificate does not hold (OpenSSL {error})")
-                )
+                raise _broken(error)
             if depth == 0:
                 self.identity = self._check(certificate)
         except IdentityRefused as refusal:
@@ -230,6 +285,31 @@ class _CheckedConnection(SSL.Connection):
             self.refusal = IdentityRefused("the peer's certificate cannot be checked")
             self.refusal.__cause__ = cause
         return self.refusal is None
+
+    def judge_again(self, context: SSL.Context, trusted: frozenset[x509.Certificate]) -> None:
+        """Have the chain that the peer presented in its handshake hold under what ``context`` trusts.
+
+        :raises IdentityRefused: if it does not; the connection then has no verified peer any more.
+        """
+        store, certificate = context.get_cert_store(), self.get_peer_certificate()
+        try:
+            if store is None or certificate is None:
+                raise IdentityRefused("the peer's certificate cannot be checked again")
+            X509StoreContext(store, certificate, self.get_peer_cert_chain()).verify_certificate()
+            self.identity = self._check(certificate)
+        except X509StoreContextError as error:
+            self.refusal = _broken(error.errors[0])
+            raise self.refusal from None
+        except IdentityRefused as refusal:
+            self.refusal = refusal
+            raise
+        self.trusted = trusted
+
+
+def _broken(error: int) -> IdentityRefused:
+    return IdentityRefused(
+        _BROKEN_CHAIN.get(error, f"the chain of the peer's certificate does not hold (OpenSSL {error})")
+    )
 
 
 def _verify(connection: SSL.Connection, certificate: X509, error: int, depth: int, holds: int) -> bool:
@@ -246,13 +326,13 @@ def _context(method: int, oldest_version: int) -> SSL.Context:
     return context
 
 
-def _mutual_context(method: int, files: TlsFiles) -> SSL.Context:
+def _mutual_context(method: int, files: TlsFiles, trusted: Sequence[x509.Certificate]) -> SSL.Context:
     context = _context(method, SSL.TLS1_3_VERSION)
     # a resumed session would skip the verification
     context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
     context.set_options(SSL.OP_NO_TICKET)
     _present(context, files.certificate, files.key)
-    _trust(context, files.trust)
+    _trust(context, trusted)
     return context
 
 
@@ -264,17 +344,22 @@ def _present(context: SSL.Context, certificate: Path, key: Path) -> None:
         raise FileRefused(f"{key} holds no key that TLS can sign with", hint="use an EC, Ed25519 or RSA key")
     if private.public_key() != leaf.public_key():
         raise FileRefused(f"{key} is not the key of {certificate}", hint="issue both again, or restore both")
-    context.use_certificate(leaf)
-    for link in chain:
-        context.add_extra_chain_cert(link)
-    context.use_privatekey(private)
+    try:
+        context.use_certificate(leaf)
+        for link in chain:
+            context.add_extra_chain_cert(link)
+        context.use_privatekey(private)
+    except SSL.Error as error:
+        raise FileRefused(
+            f"OpenSSL does not take {certificate} and its key: {_words(error)}", hint="issue a certificate of today"
+        ) from None
 
 
-def _trust(context: SSL.Context, path: Path) -> None:
+def _trust(context: SSL.Context, trusted: Sequence[x509.Certificate]) -> None:
     store = context.get_cert_store()
     if store is None:
         raise TlsFailed("OpenSSL has no certificate store", hint="check the installed pyOpenSSL and cryptography")
-    for certificate in read_certificates(path):
+    for certificate in trusted:
         store.add_cert(X509.from_cryptography(certificate))
 
 

@@ -74,6 +74,9 @@ class IUpstream(Interface):
         :raises BadHttp: 400 if any of it could become anything else upstream (P18); nothing was dialled.
         """
 
+    def renew() -> None:
+        """Close kept connections now and those in use after their calls; what comes after is dialled anew."""
+
     def close() -> None:
         """Close kept connections now and those in use after their calls, and open no more."""
 
@@ -107,6 +110,8 @@ class Upstream:
         self._idle: list[UpstreamConnection] = []
         self._dialling: set[UpstreamCall] = set()
         self._connections: set[UpstreamConnection] = set()
+        #: Of those, the ones that take no further call.
+        self._outdated: set[UpstreamConnection] = set()
         self._closed = False
 
     @property
@@ -133,11 +138,16 @@ class Upstream:
             call.dial(self._endpoint)
         return call
 
+    def renew(self) -> None:
+        """Close kept connections now and those in use after their calls; what comes after is dialled anew."""
+        self._outdated |= self._connections
+        for connection in list(self._idle):
+            connection.discard()
+
     def close(self) -> None:
         """Close kept connections now and those in use after their calls, and open no more."""
         self._closed = True
-        for connection in list(self._idle):
-            connection.discard()
+        self.renew()
 
     # -- what calls and connections say ----------------------------------------------------------------------------
 
@@ -152,9 +162,10 @@ class Upstream:
 
     def keep(self, connection: UpstreamConnection) -> bool:
         """Take a connection back for another call; answers whether it is wanted."""
-        if not self._closed:
+        wanted = not self._closed and connection not in self._outdated
+        if wanted:
             self._idle.append(connection)
-        return not self._closed
+        return wanted
 
     def retire(self, connection: UpstreamConnection) -> None:
         """A connection is not to be used again."""
@@ -165,6 +176,7 @@ class Upstream:
         """A connection is gone."""
         self.retire(connection)
         self._connections.discard(connection)
+        self._outdated.discard(connection)
 
 
 def _endpoint(

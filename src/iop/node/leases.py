@@ -14,11 +14,11 @@ from iop.wire import runtime_pb2
 from iop.wire.convert import binding_from_wire
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Leases:
     """Opens leases that are for this Node, for the run that brought them.
 
-    :ivar pinned: the issuers whose leases count.
+    :ivar pinned: the issuers whose leases count; may be replaced at any time.
     :ivar keys: the keys of this process.
     :ivar skew_ms: how much later than this Node's clock a lease may begin.
     :ivar node: this Node's name.

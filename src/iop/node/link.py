@@ -93,6 +93,12 @@ class EdgeLink:
         if self._ready is connection:
             self._ready = None
 
+    def renew(self, attest: Callable[[NodeKey], runtime_pb2.NodeKeyAttestation]) -> None:
+        """Attest with another certificate from now on, the key that the Edge has as well (N5)."""
+        self.attest = attest
+        if self._ready is not None:
+            self._ready.prove_again()
+
     def drain(self) -> Deferred[None]:
         """Take no new run; fires when the open ones have ended, which they must within 8 s (``draining``)."""
         return succeed(None) if self._ready is None else self._ready.drain()
@@ -137,6 +143,11 @@ class EdgeConnection:
             self._runs.lost()
         self._link.ended(self)
         log.warn("node.edge.disconnected", code=reason.code, reason=reason.message)
+
+    def prove_again(self) -> None:
+        """Offer and prove the current key once more, unless that is under way."""
+        if self._replacement is not None and self._replacement.active():
+            self._replacement.reset(0)
 
     def drain(self) -> Deferred[None]:
         """See :meth:`EdgeLink.drain`; the connection is closed when its last message has left."""

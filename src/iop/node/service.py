@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from secrets import SystemRandom
 
 from prometheus_client import CollectorRegistry
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, execute
 from twisted.internet.endpoints import clientFromString, wrapClientTLS
 from zope.interface import implementer
 
@@ -16,16 +17,38 @@ from iop.crypto.node_keys import NodeKeys
 from iop.interfaces import IClock
 from iop.net.dial import Dialler
 from iop.net.peer import PeerFactory
-from iop.net.tls import TlsFiles, mutual_client, peer_identity
+from iop.net.tls import ClientConnections, ReloadableClient, TlsFiles, mutual_client
 from iop.node.attest import Attester
 from iop.node.config import NodeConfig
 from iop.node.leases import Leases
 from iop.node.link import EdgeLink
 from iop.node.metrics import NodeMetrics
-from iop.node.targets import Target, build_targets
+from iop.node.targets import Target, build_targets, read_trust
 from iop.process.role import IReactor, IRole
 from iop.units import Identity, Role
 from iop.wire.dialect import RUNTIME
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What a Node reads from its files, all of it good."""
+
+    edge: ClientConnections
+    attest: Attester
+    pinned: PinnedIssuers
+    targets: Mapping[str, ClientConnections]
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a prepared Node is made of."""
+
+    tls: ReloadableClient
+    peers: PeerFactory
+    leases: Leases
+    link: EdgeLink
+    targets: Mapping[str, Target]
+    dialler: Dialler
 
 
 @implementer(IRole)
@@ -39,78 +62,98 @@ class NodeRole:
         self._reactor = reactor
         self._metrics = NodeMetrics(registry)
         self._keys = NodeKeys(clock)
-        self._targets: Mapping[str, Target] = {}
-        self._link: EdgeLink | None = None
-        self._dialler: Dialler | None = None
+        self._edge = Identity(config.deployment.trust_domain, Role.EDGE, config.edge.name)
+        self._parts: _Parts | None = None
 
     def prepare(self) -> Deferred[None]:
         """Read certificates, pinned issuers and trust files."""
-        return Deferred.fromCoroutine(self._prepare())
+        return execute(self._prepare)
 
     def listen(self) -> Deferred[dict[str, str]]:
         """Begin to dial the Edge."""
-        return Deferred.fromCoroutine(self._listen())
+        return execute(self._listen)
+
+    def reload(self) -> None:
+        """Read certificate, pinned issuers and trust files again; the Edge gets the key attested by the certificate."""
+        parts, files = self._prepared(), self._read()
+        parts.tls.current = files.edge
+        parts.leases.pinned = files.pinned
+        for name, connections in files.targets.items():
+            parts.targets[name].renew(connections)
+        parts.peers.reverify()
+        parts.link.renew(files.attest)
 
     def not_ready(self) -> list[str]:
         """Whether the Edge may dispatch to this Node."""
-        return [] if self._link is not None and self._link.ready else ["this Node is not registered at its Edge"]
+        registered = self._parts is not None and self._parts.link.ready
+        return [] if registered else ["this Node is not registered at its Edge"]
 
     def drain(self) -> Deferred[None]:
         """Refuse new runs, let the open ones end, close the connection, destroy the keys."""
         return Deferred.fromCoroutine(self._drain())
 
-    async def _prepare(self) -> None:
-        config, clock = self._config, self._clock
-        domain = config.deployment.trust_domain
-        check_own(config.tls.certificate, trust_domain=domain, role=Role.NODE, name=self.name)
-        edge = Identity(domain, Role.EDGE, config.edge.name)
+    def _read(self) -> _Files:
+        config, edge = self._config, self._edge
+        check_own(config.tls.certificate, trust_domain=edge.trust_domain, role=Role.NODE, name=self.name)
         files = TlsFiles(config.tls.certificate, config.tls.key, config.tls.trust)
         mutual = mutual_client(
-            files, trust_domain=domain, role=edge.role, name=edge.name, server_name=config.edge.server_name
+            files,
+            trust_domain=edge.trust_domain,
+            role=edge.role,
+            name=edge.name,
+            server_name=config.edge.server_name,
         )
         attest = Attester.load(files, edge, self.name)
         # a certificate key that cannot attest is found here, not at the Edge
         attest(self._keys.current())
+        return _Files(mutual, attest, PinnedIssuers.load(config.issuers.pinned), read_trust(config.targets))
+
+    def _prepare(self) -> None:
+        config, clock, files = self._config, self._clock, self._read()
         leases = Leases(
-            pinned=PinnedIssuers.load(config.issuers.pinned),
+            pinned=files.pinned,
             keys=self._keys,
             clock=clock,
             skew_ms=round(config.limits.skew_seconds * 1000),
             deployment_id=config.deployment.id,
-            trust_domain=domain,
+            trust_domain=config.deployment.trust_domain,
             node=self.name,
         )
-        self._targets = build_targets(config.targets, config.limits, clock, self._reactor)
-        link = self._link = EdgeLink(
-            edge=edge,
+        targets = build_targets(config.targets, files.targets, config.limits, clock, self._reactor)
+        link = EdgeLink(
+            edge=self._edge,
             keys=self._keys,
-            attest=attest,
+            attest=files.attest,
             leases=leases,
-            targets=self._targets,
+            targets=targets,
             clock=clock,
             metrics=self._metrics,
             settled=self._settled,
         )
         self._metrics.watch(link)
-        peers = PeerFactory(RUNTIME, initiator=True, application=link.application, clock=clock, identify=peer_identity)
-        endpoint = wrapClientTLS(mutual, clientFromString(self._reactor, config.edge.endpoint))
-        self._dialler = Dialler(endpoint, peers, reactor=self._reactor, random=SystemRandom().random)
+        tls = ReloadableClient(files.edge)
+        peers = PeerFactory(RUNTIME, initiator=True, application=link.application, clock=clock, identify=tls.identify)
+        endpoint = wrapClientTLS(tls, clientFromString(self._reactor, config.edge.endpoint))
+        dialler = Dialler(endpoint, peers, reactor=self._reactor, random=SystemRandom().random)
+        self._parts = _Parts(tls, peers, leases, link, targets, dialler)
 
-    async def _listen(self) -> dict[str, str]:
-        if self._dialler is None:
+    def _prepared(self) -> _Parts:
+        if self._parts is None:
             raise RuntimeError("prepare() comes first")
-        self._dialler.startService()
+        return self._parts
+
+    def _listen(self) -> dict[str, str]:
+        self._prepared().dialler.startService()
         return {}
 
     def _settled(self) -> None:
-        if self._dialler is not None:
-            self._dialler.settled()
+        self._prepared().dialler.settled()
 
     async def _drain(self) -> None:
-        if self._link is not None:
-            await self._link.drain()
-        if self._dialler is not None and self._dialler.running:
-            await self._dialler.stopService()
-        for target in self._targets.values():
-            target.upstream.close()
+        if self._parts is not None:
+            await self._parts.link.drain()
+            if self._parts.dialler.running:
+                await self._parts.dialler.stopService()
+            for target in self._parts.targets.values():
+                target.upstream.close()
         self._keys.dispose()

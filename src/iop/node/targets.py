@@ -10,7 +10,7 @@ from twisted.internet.interfaces import IReactorTCP
 from iop.core.profiles import PROFILES, Profile
 from iop.interfaces import IClock
 from iop.net.target import parse_target
-from iop.net.tls import web_client
+from iop.net.tls import ClientConnections, ReloadableClient, web_client
 from iop.net.upstream import IUpstream, Upstream, UpstreamLimits
 from iop.node.config import LimitsTable, TargetTable
 from iop.wire import runtime_pb2
@@ -22,11 +22,19 @@ class Target:
 
     :ivar profiles: the profiles allowed there, by name, with the target's own header and scheme where it sets them.
     :ivar upstream: calls the target's base URL and nothing else.
+    :ivar tls: how ``upstream`` verifies an ``https`` target.
     """
 
     name: str
     profiles: Mapping[str, Profile]
     upstream: IUpstream
+    tls: ReloadableClient | None = None
+
+    def renew(self, tls: ClientConnections) -> None:
+        """Verify the target by ``tls`` from now on; calls that run go on."""
+        if self.tls is not None:
+            self.tls.current = tls
+            self.upstream.renew()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +46,29 @@ class Provider:
     profile: Profile
 
 
+def read_trust(tables: Mapping[str, TargetTable]) -> dict[str, ClientConnections]:
+    """How each configured ``https`` target is verified, by its name.
+
+    :raises FileRefused: if a trust file is not what it should be.
+    """
+    places = {name: parse_target(table.base_url) for name, table in tables.items()}
+    return {
+        name: web_client(place.server_name, tables[name].trust)
+        for name, place in places.items()
+        if place.scheme == "https"
+    }
+
+
 def build_targets(
-    tables: Mapping[str, TargetTable], limits: LimitsTable, clock: IClock, reactor: IReactorTCP
+    tables: Mapping[str, TargetTable],
+    verified: Mapping[str, ClientConnections],
+    limits: LimitsTable,
+    clock: IClock,
+    reactor: IReactorTCP,
 ) -> dict[str, Target]:
     """Every configured target, ready to be called.
 
-    :raises FileRefused: if a trust file is not what it should be.
+    :param verified: what :func:`read_trust` read.
     """
     upstream_limits = UpstreamLimits(
         connect_seconds=limits.connect_seconds,
@@ -53,8 +78,8 @@ def build_targets(
 
     def build(name: str, table: TargetTable) -> Target:
         place = parse_target(table.base_url)
-        tls = web_client(place.server_name, table.trust) if place.scheme == "https" else None
-        return Target(name, table.allowed(), Upstream(reactor, clock, place, tls, upstream_limits))
+        tls = ReloadableClient(verified[name]) if name in verified else None
+        return Target(name, table.allowed(), Upstream(reactor, clock, place, tls, upstream_limits), tls)
 
     return {name: build(name, table) for name, table in tables.items()}
 

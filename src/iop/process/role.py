@@ -21,6 +21,7 @@ from twisted.internet.error import ReactorNotRunning
 from twisted.internet.interfaces import IReactorCore, IReactorTCP, IReactorThreads, IReactorTime
 from twisted.logger import ILogObserver, Logger
 from twisted.python.components import Componentized
+from twisted.python.failure import Failure
 from zope.interface import Attribute, Interface
 
 from iop.errors import IopError
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
     from twisted.internet.interfaces import IListeningPort
-    from twisted.python.failure import Failure
 
     from iop.interfaces import IClock
 
@@ -63,6 +63,13 @@ class IRole(Interface):
 
     def listen() -> Deferred[dict[str, str]]:
         """Begin to listen and to dial; answers the bound addresses by name, ``{"api": "127.0.0.1:40123"}``."""
+
+    def reload() -> None:
+        """Read the files of ``prepare`` that may be replaced again, and put them in force for all that comes after.
+
+        What is under way goes on, unless a peer is not to be trusted any more. All or nothing: raises an ``IopError``
+        if one file is not what it should be, and then nothing has changed. Called only after ``listen``.
+        """
 
     def not_ready() -> list[str]:
         """Sentences saying why the role cannot serve now; empty when it can. Callable at any time."""
@@ -97,6 +104,7 @@ class RoleProcess(Service, Generic[C]):
     Whatever goes wrong at the start is logged as ``role.refused``, told to the person at the terminal, and ends the
     process with exit code 1. SIGTERM and SIGINT stop the reactor, which waits for :meth:`stopService`; so a drained
     process exits 0, where twistd's own handling would exit by the signal. A second signal does not wait for the drain.
+    SIGHUP has the role read its files again; one that comes during the start takes effect after it.
 
     :param kind: which role.
     :param path: its configuration file.
@@ -114,7 +122,10 @@ class RoleProcess(Service, Generic[C]):
         self._role: IRole | None = None
         self._status: IListeningPort | None = None
         self._record: Path | None = None
+        self._started: Deferred[None] = Deferred()
         self._drained: Deferred[None] | None = None
+        #: Why the last reload changed nothing, unless it did.
+        self._reload_refusal = ""
 
     def setServiceParent(self, parent: IServiceCollection) -> None:
         """Join twistd's application, and have it log as we do: it looks for the observer there."""
@@ -140,7 +151,8 @@ class RoleProcess(Service, Generic[C]):
         for number in (signal.SIGTERM, signal.SIGINT):
             # through callFromThread, because only that wakes the reactor up
             signal.signal(number, lambda *_: self._reactor.callFromThread(self._signalled))
-        Deferred.fromCoroutine(self._start()).addErrback(self._refuse)
+        signal.signal(signal.SIGHUP, lambda *_: self._reactor.callFromThread(self._hung_up))
+        self._started = Deferred.fromCoroutine(self._start()).addErrback(self._refuse)
 
     async def _start(self) -> None:
         config = load(self._path, self._kind.config, self._kind.role)
@@ -186,6 +198,21 @@ class RoleProcess(Service, Generic[C]):
         elif not self._drained.called:
             self._drained.callback(None)
 
+    def _hung_up(self) -> None:
+        self._started.addCallback(self._reload)
+
+    def _reload(self, _: None) -> None:
+        if self._role is None or self._status is None or self._going_away():
+            return
+        try:
+            self._role.reload()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the process goes on as it was and says so
+            log.failure("role.reload_refused", Failure())
+            self._reload_refusal = error.message if isinstance(error, IopError) else type(error).__name__
+        else:
+            log.info("role.reloaded")
+            self._reload_refusal = ""
+
     def _stop_reactor(self) -> None:
         # between this call and the drain it may be asked for again
         with suppress(ReactorNotRunning):
@@ -224,7 +251,8 @@ class RoleProcess(Service, Generic[C]):
     def _not_ready(self) -> list[str]:
         if self._going_away() or self._role is None:
             return ["this process is going away"]
-        return self._role.not_ready()
+        refusal = self._reload_refusal
+        return self._role.not_ready() + ([f"the last reload was refused: {refusal}"] if refusal else [])
 
 
 def _exit_refused() -> None:

@@ -58,10 +58,14 @@ class FakeCall:
 
 @implementer(IUpstream)
 class FakeUpstream:
-    """Remembers ``calls`` and whether it was ``closed``; with ``failure`` set, calls fail before they return."""
+    """Remembers ``calls``, how often it was ``renewed`` and whether it was ``closed``.
+
+    With ``failure`` set, calls fail before they return.
+    """
 
     def __init__(self) -> None:
         self.calls: list[FakeCall] = []
+        self.renewed = 0
         self.closed = False
         self.failure: UpstreamFailed | None = None
 
@@ -79,6 +83,10 @@ class FakeUpstream:
         if self.failure is not None:
             receiver.failed(self.failure)
         return call
+
+    def renew(self) -> None:
+        """Count it."""
+        self.renewed += 1
 
     def close(self) -> None:
         """Remember it."""
