@@ -140,7 +140,8 @@ class NodeTests(TestCase):
         await node.prepare()
         self.assertEqual(node.not_ready(), ["this Node is not registered at its Edge"])
         self.assertEqual(await node.listen(), {})
-        await self.until(lambda: self.nodes.ready_names == ["node-1"])
+        # the Node hears last that it is ready
+        await self.until(lambda: self.nodes.ready_names == ["node-1"] and not node.not_ready())
         return node
 
     async def until(self, holds: Callable[[], bool]) -> None:

@@ -56,6 +56,8 @@ class Idle:
         return succeed(None)
     def listen(self):
         return succeed({})
+    def reload(self):
+        pass
     def not_ready(self):
         return []
     def drain(self):
@@ -113,6 +115,15 @@ class RoleProcessTests(SynchronousTestCase):
             self.assertEqual(events, ["test.process.seen", "role.started", "role.draining", "role.stopped"])
             self.assertEqual(told, "")
             self.assertFalse(self.record.exists())
+
+    def test_sighup_does_not_end_it(self) -> None:
+        process = self.start()
+        self.wait_started(process)
+        for number in (signal.SIGHUP, signal.SIGTERM):
+            process.send_signal(number)
+        output, _ = process.communicate(timeout=SECONDS)
+        self.assertEqual(process.returncode, 0)
+        self.assertNotIn("role.reload_refused", output)
 
     def test_hardened_before_anything_is_prepared(self) -> None:
         """P25: no core file ever, and no other process of the same user looks into the memory."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from unittest.mock import patch
 
 from cryptography import x509
-from cryptography.x509.oid import ExtendedKeyUsageOID
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from OpenSSL import SSL
 from OpenSSL.crypto import X509
 from twisted.internet import reactor
@@ -32,6 +35,7 @@ from twisted.web.server import Site
 from zope.interface import implementer
 
 from iop.certificates import identity_of
+from iop.crypto.pki import Leaf
 from iop.errors import BadConfig, FileRefused, IdentityRefused, IopError, TlsFailed
 from iop.net.tls import (
     TlsFiles,
@@ -428,6 +432,15 @@ class SetUpTests(TlsCase):
         self.assertIn("no PEM certificate", self.refused(replace(self.edge, trust=self.edge.key)))
         self.edge.key.write_bytes(b"canary")
         self.assertIn("no unencrypted PEM private key", self.refused(self.edge))
+
+    def test_a_key_that_openssl_finds_too_weak(self) -> None:
+        key = ec.generate_private_key(ec.SECP192R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "edge1")])
+        now = datetime.now(UTC)
+        builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1))
+        weak = Leaf(builder.sign(key, SHA256()), key)
+        weak.write(self.edge.certificate, self.edge.key)
+        self.assertIn("ee key too small", self.refused(self.edge))
 
     def test_a_server_name_that_is_none(self) -> None:
         for server_name in ("", "bücher.example", "a b", "*.example", "a\0b"):

@@ -376,6 +376,50 @@ class HandshakeTests(PeerTestCase):
         self.assertEqual(self.dialling.reasons + self.accepting.reasons, [])
 
 
+class ReverifyTests(PeerTestCase):
+    """P1: whom this side trusts changed while connections are up."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.trusted = {"old", "new"}
+        self.applications: dict[str, Recorder] = {}
+        self.listener = PeerFactory(
+            CONTROL, initiator=False, application=self.application, clock=self.clock, identify=self.identify
+        )
+
+    def application(self) -> Recorder:
+        self.applications[f"edge{len(self.applications)}"] = application = Recorder()
+        return application
+
+    def identify(self, transport: ITransport) -> Identity:
+        identity = memory_identity(transport)
+        if identity.name not in self.trusted:
+            raise IdentityRefused(f"{identity.name} is not trusted")
+        return identity
+
+    def attach(self, name: str, *, handshake: bool = True) -> tuple[PeerProtocol, MemoryTransport]:
+        return attach(self.listener, Identity("test.example", Role.EDGE, name), handshake=handshake)
+
+    def test_who_is_refused_now_goes(self) -> None:
+        """The connection is cut with that reason, the others stay."""
+        _, going = self.attach("old")
+        _, staying = self.attach("new")
+        self.trusted = {"new"}
+        self.listener.reverify()
+        gone, stayed = self.applications.values()
+        self.assertIsInstance(gone.reason, IdentityRefused)
+        self.assertEqual((going.aborted, staying.aborted, stayed.reasons), (True, False, []))
+
+    def test_handshake_under_way(self) -> None:
+        """Its peer is judged when it is done, by what is trusted then."""
+        protocol, transport = self.attach("old", handshake=False)
+        self.trusted = {"new"}
+        self.listener.reverify()
+        self.assertFalse(transport.aborted)
+        protocol.handshakeCompleted()
+        self.assertEqual((transport.aborted, self.applications), (True, {}))
+
+
 class BreachTests(PeerTestCase):
     def test_oversize_before_hello(self) -> None:
         """P32, W2: the four bytes of a length above 64 KiB are the last ones read."""

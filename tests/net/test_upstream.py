@@ -547,6 +547,24 @@ class KeptConnectionTests(UpstreamCase):
         self.accept().send(ANSWER)
         self.assertEqual(self.recorder.ends, [None])
 
+    def test_not_after_a_renewal(self) -> None:
+        """P17: what was dialled before takes no further call; a call that runs goes on to its end."""
+        idle = self.exchange()
+        running = Recorder()
+        self.upstream.call("POST", "/x", [], 0, self.recorder)
+        self.upstream.call("POST", "/x", [], 0, running)
+        busy = self.accept()
+        idle.send(ANSWER)
+        self.upstream.renew()
+        self.assertEqual((idle.transport.disconnecting, busy.transport.disconnecting), (True, False))
+        idle.close()
+        busy.send(ANSWER)
+        self.assertEqual((running.ends, busy.transport.disconnecting), ([None], True))
+        busy.close()
+        self.recorder = Recorder()
+        kept = self.exchange()
+        self.assertFalse(kept.transport.disconnecting)
+
     def test_idle_deadline(self) -> None:
         """Kept connections are closed after a while, and dropped if that does not work."""
         server = self.exchange()

@@ -295,6 +295,26 @@ class ReplacementTests(LinkCase):
         (reason,) = self.peer.closed
         self.assertIsInstance(reason, HelloRefused)
 
+    def test_another_certificate(self) -> None:
+        """N5: the Edge gets the current key attested anew at once, and the next one when its time has come."""
+        self.link.renew(attest)
+        self.register()
+        first = self.keys.current().public_key
+        self.link.renew(lambda key: runtime_pb2.NodeKeyAttestation(statement=b"another"))
+        self.clock.advance(0)
+        self.assertEqual(self.peer.asked[0][0], self.offer(first, b"another"))
+        # a proof that is under way is left alone
+        self.link.renew(attest)
+        self.clock.advance(0)
+        self.assertEqual(self.accept_key(), first)
+        self.clock.advance(NODE_KEY_LIFE_SECONDS)
+        self.assertNotEqual(self.accept_key(), first)
+        self.assertEqual(self.peer.closed, [])
+
+    def offer(self, public_key: bytes, statement: bytes) -> runtime_pb2.NodeKeyOfferRequest:
+        attestation = runtime_pb2.NodeKeyAttestation(statement=statement)
+        return runtime_pb2.NodeKeyOfferRequest(public_key=public_key, attestation=attestation)
+
     def test_a_fault_of_our_own(self) -> None:
         """N5: a key that could not be replaced ends the connection, whatever it was: it could never be used again."""
         self.register()

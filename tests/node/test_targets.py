@@ -5,9 +5,20 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from iop.core.profiles import PROFILES
+from iop.net.tls import ReloadableClient, web_client
 from iop.node.targets import Target, served
 from iop.testing.upstream import FakeUpstream
 from iop.wire import runtime_pb2
+
+
+class RenewTests(SynchronousTestCase):
+    def test_verification(self) -> None:
+        """P17: further connections are verified by what was read last."""
+        old, new = web_client("localhost", None), web_client("localhost", None)
+        upstream, tls = FakeUpstream(), ReloadableClient(old)
+        Target("lab", {}, upstream, tls).renew(new)
+        self.assertIs(tls.current, new)
+        self.assertEqual(upstream.renewed, 1)
 
 
 class ServedTests(SynchronousTestCase):

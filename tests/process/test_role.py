@@ -13,9 +13,10 @@ from typing import Any, cast
 from prometheus_client import CollectorRegistry
 from twisted.application.service import Application
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.error import ReactorNotRunning
+from twisted.internet.error import ConnectionDone, ReactorNotRunning
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import ILogObserver, globalLogPublisher
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
@@ -27,6 +28,7 @@ from iop.process.logs import JsonLog
 from iop.process.role import DRAIN_SECONDS, IReactor, IRole, RoleKind, RoleProcess
 from iop.testing.clock import FakeClock
 from iop.units import Role
+from tests.net.transports import MemoryTransport
 
 CONFIG = """
 [deployment]
@@ -49,6 +51,7 @@ class FakeRole:
         self.steps: list[str] = []
         self.prepared: Deferred[None] = Deferred()
         self.drained: Deferred[None] = Deferred()
+        self.refusal: Exception | None = None
 
     def prepare(self) -> Deferred[None]:
         self.steps.append("prepare")
@@ -57,6 +60,11 @@ class FakeRole:
     def listen(self) -> Deferred[dict[str, str]]:
         self.steps.append("listen")
         return succeed({"api": "127.0.0.1:8443"})
+
+    def reload(self) -> None:
+        self.steps.append("reload")
+        if self.refusal is not None:
+            raise self.refusal
 
     def not_ready(self) -> list[str]:
         return ["no Node"]
@@ -96,7 +104,7 @@ class RoleProcessTests(SynchronousTestCase):
         self.built: list[RoleConfig] = []
         kind = RoleKind(Role.EDGE, RoleConfig, self.build, hides_memory=False)
         self.process = RoleProcess(kind, self.path, self.clock, cast(IReactor, self.memory))
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self.addCleanup(signal.signal, number, signal.getsignal(number))
         self.terminal = StringIO()
         self.patch(sys, "__stderr__", self.terminal)
@@ -115,6 +123,17 @@ class RoleProcessTests(SynchronousTestCase):
         """Start the service and run the reactor's startup hooks."""
         self.process.startService()
         self.memory.run()
+
+    def reasons(self) -> list[str]:
+        """What /readyz says."""
+        factory = self.memory.tcpServers[-1][1]
+        protocol, transport = factory.buildProtocol(None), MemoryTransport()
+        protocol.makeConnection(transport)
+        protocol.dataReceived(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+        reasons = json.loads(transport.value().partition(b"\r\n\r\n")[2])["reasons"]
+        protocol.connectionLost(Failure(ConnectionDone()))
+        assert isinstance(reasons, list)
+        return reasons
 
     def events(self) -> list[str]:
         """The names of what was logged."""
@@ -249,3 +268,56 @@ class RoleProcessTests(SynchronousTestCase):
         self.assertFalse(self.record.exists())
         self.assertNotIn("role.started", self.events())
         self.assertEqual(self.at_exit, [])
+
+    def test_sighup_reloads(self) -> None:
+        self.start()
+        self.role.prepared.callback(None)
+        signal.raise_signal(signal.SIGHUP)
+        self.assertEqual(self.role.steps, ["prepare", "listen", "reload"])
+        self.assertEqual(self.events(), ["role.started", "role.reloaded"])
+        self.assertEqual(self.reasons(), ["no Node"])
+
+    def test_refused_reload_is_told_until_one_succeeds(self) -> None:
+        """The process goes on; log and /readyz say why it is not as its files are."""
+        self.start()
+        self.role.prepared.callback(None)
+        self.role.refusal = FileRefused("edge.pem holds no PEM certificate", hint="look")
+        signal.raise_signal(signal.SIGHUP)
+        line = json.loads(self.log.getvalue().splitlines()[-1])
+        self.assertEqual(line["event"], "role.reload_refused")
+        self.assertEqual(line["failure"]["code"], "file_refused")
+        self.assertEqual(line["failure"]["message"], "edge.pem holds no PEM certificate")
+        refused = "the last reload was refused: edge.pem holds no PEM certificate"
+        self.assertEqual(self.reasons(), ["no Node", refused])
+        self.assertTrue(self.memory.running)
+        self.role.refusal = None
+        signal.raise_signal(signal.SIGHUP)
+        self.assertEqual(self.reasons(), ["no Node"])
+        self.assertEqual(len(self.flushLoggedErrors(FileRefused)), 1)
+
+    def test_unforeseen_failure_of_a_reload_is_told_without_its_message(self) -> None:
+        """P25: what is not our own error may say anything."""
+        self.start()
+        self.role.prepared.callback(None)
+        self.role.refusal = ValueError("sk-canary")
+        signal.raise_signal(signal.SIGHUP)
+        self.assertEqual(self.reasons(), ["no Node", "the last reload was refused: ValueError"])
+        self.assertNotIn("sk-canary", self.log.getvalue())
+        self.flushLoggedErrors(ValueError)
+
+    def test_sighup_while_preparing(self) -> None:
+        """The files may have been read before they were replaced, so they are read again once all is up."""
+        self.start()
+        signal.raise_signal(signal.SIGHUP)
+        self.assertEqual(self.role.steps, ["prepare"])
+        self.role.prepared.callback(None)
+        self.assertEqual(self.role.steps, ["prepare", "listen", "reload"])
+
+    def test_sighup_when_nothing_was_started_or_all_ends(self) -> None:
+        self.start()
+        signal.raise_signal(signal.SIGHUP)
+        self.role.prepared.errback(StoreUnavailable("no database"))
+        self.process.stopService()
+        signal.raise_signal(signal.SIGHUP)
+        self.assertEqual(self.role.steps, ["prepare", "drain"])
+        self.assertTrue(self.flushLoggedErrors(StoreUnavailable))

@@ -219,14 +219,14 @@ class ClientConnections:
         return connection
 
 
-Creator = TypeVar("Creator", ServerConnections, ClientConnections)
+_Creator = TypeVar("_Creator", ServerConnections, ClientConnections)
 
 
-class _Reloadable(Generic[Creator]):
+class _Reloadable(Generic[_Creator]):
     """Makes every connection as ``current`` says, which may be replaced at any time; live connections go on."""
 
-    def __init__(self, current: Creator) -> None:
-        self.current: Creator = current
+    def __init__(self, current: _Creator) -> None:
+        self.current: _Creator = current
 
     def identify(self, transport: ITransport) -> Identity:
         """:func:`peer_identity`, and if other authorities were trusted when it was verified, by those of now.
@@ -351,7 +351,8 @@ def _present(context: SSL.Context, certificate: Path, key: Path) -> None:
         context.use_privatekey(private)
     except SSL.Error as error:
         raise FileRefused(
-            f"OpenSSL does not take {certificate} and its key: {_words(error)}", hint="issue a certificate of today"
+            f"OpenSSL does not take {certificate} and its key: {_words(error)}",
+            hint="issue a new certificate with a new key",
         ) from None
 
 
