@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred, fail
 from zope.interface import implementer
 
 from iop.crypto.at_rest import Place, open_secret
+from iop.crypto.attestation import AttestationVerifier
 from iop.crypto.keyring import Keyring
 from iop.crypto.lease import open_lease
 from iop.crypto.node_keys import NodeKeys
@@ -18,7 +19,7 @@ from iop.errors import CannotOpen, StoreBusy
 from iop.interfaces import ILeaseAuthority
 from iop.records import LEASE_REFUSALS, LeaseGrant, LeaseQuestion, LeaseRefusal, SealedSecret, TokenKind
 from iop.secret import Secret
-from iop.testing.pki import TRUST_DOMAIN
+from iop.testing.pki import TRUST_DOMAIN, Pki
 from iop.units import Role, new_id
 from iop.wire import control_pb2, runtime_pb2
 from tests.control_plane.world import CANARY, DEPLOYMENT, PlayedEdge, PlayedNode, WorldCase, applied, hello, result_of
@@ -192,6 +193,14 @@ class HostileEdgeTests(LeaseCase):
         far = self.world.clock.wall_ms() + 3_600_000
         message = self.question(attestation=self.node.attestation("edge1", expires_ms=far))
         self.assertEqual(self.refused(message).code, "attestation_refused")
+
+    def test_an_attestation_of_an_authority_that_is_trusted_no_more(self) -> None:
+        """P11: that it was found good before, under the trust of then, counts for nothing."""
+        question = self.question()
+        self.assertTrue(self.acquire(question).HasField("lease"))
+        other = Pki(self.world.folder / "other").authority.certificate
+        self.world.plane.trust(self.world.pinned, AttestationVerifier([other], TRUST_DOMAIN))
+        self.assertEqual(self.refused(question).code, "attestation_refused")
 
     def test_an_attestation_for_another_edge(self) -> None:
         """P11: what Edge 2 recorded is worth nothing on Edge 1."""

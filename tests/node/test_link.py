@@ -473,6 +473,12 @@ class WithAnEdgeTests(LinkCase):
         self.assertEqual(len(self.upstream.calls), 1)
         self.assertIsNotNone(self.keys.find(_recipient(old)))
 
+    def test_replaced_pins(self) -> None:
+        """P4: an issuer that is pinned no more signs nothing for a connection that was up before."""
+        self.link.leases.pinned = PinnedIssuers([Issuer(Secret(bytes([1]) * 32)).public_key])
+        receiver = self.open(b"")
+        self.assertEqual((receiver.ends, self.upstream.calls), (["lease_refused"], []))
+
     def test_connection_lost(self) -> None:
         """W11: the upstream is closed, the caller hears of the end."""
         receiver = self.open(b"")
