@@ -95,6 +95,17 @@ class ResponseReaderTests(SynchronousTestCase):
                     accepted.append(name)
         self.assertEqual(accepted, [])
 
+    def test_beyond(self) -> None:
+        """P33: what follows a whole response makes the connection useless and the response no worse, at every split;
+        line ends are nothing, as between requests.
+        """
+        for tail, reusable in ((b"\r\n", True), (b"\n\r\n", True), (b"x", False), (b"\r\n" + b"x" * LIMIT * 2, False)):
+            for start in (SIZED, CHUNKED, EMPTY):
+                data = start + tail
+                for place in range(len(start) + 3):
+                    reader, _ = feed(data, [place])
+                    self.assertEqual((reader.whole, reader.reusable), (True, reusable), (start, tail[:3], place))
+
     def test_truncated(self) -> None:
         """P33: a response that ends early is not whole, unless its end is the connection's."""
         for data, enough in ((SIZED, len(SIZED)), (CHUNKED, len(CHUNKED)), (TO_THE_END, TO_THE_END.index(b"hello"))):

@@ -46,16 +46,17 @@ class ResponseReader:
         :raises BadHttp: 502 if this is no HTTP/1 response, ambiguous, or too large where it should be small.
         """
         if self._parser is None:
-            self._beyond = self._beyond or bool(data)
+            # llhttp, too, takes line ends between responses for nothing
+            self._beyond = self._beyond or bool(data.strip(b"\r\n"))
             return
         room = len(data) if self.status is not None else self._head_limit - self._barren
         self._parse(self._parser, data[:room])
-        if len(data) > room:
-            if self.status is None:
-                raise BadHttp(502, f"the response's head is larger than {self._head_limit} bytes")
-            self._parse(self._parser, data[room:])
+        if self.status is None and len(data) > room:
+            raise BadHttp(502, f"the response's head is larger than {self._head_limit} bytes")
         if self.whole:
             self.release()
+        if len(data) > room:
+            self.feed(data[room:])
 
     def take_body(self) -> bytes:
         """What came of the body since last time."""
@@ -81,7 +82,7 @@ class ResponseReader:
                 cause = error.__context__
                 raise cause if isinstance(cause, BadHttp) else BadHttp(502, "the response is not HTTP/1.1") from None
             self._beyond = True
-        if self._barren > self._head_limit:
+        if self._barren > self._head_limit and not self.whole:
             raise BadHttp(502, f"more than {self._head_limit} bytes came without any of the response's body")
 
     # -- what llhttp says ------------------------------------------------------------------------------------------
