@@ -197,10 +197,11 @@ class PathTests(ApiTestCase):
             self.assertEqual(wanted and wanted.limit, limit)
 
     def test_request_id(self) -> None:
-        """A sane id of the caller's is kept, any other replaced."""
+        """A sane id of the caller's is kept, any other replaced; so is one that holds a token (P25)."""
+        token = text_of(mint(TokenKind.USE)).encode()
         kept = self.rig.request(method="GET", path="/v1/models", headers=[(b"x-request-id", b"abc-1.2_3")])
         self.assertEqual(kept.headers["x-request-id"], "abc-1.2_3")
-        for given in (b"", b"a b", b"\xff", b"x" * 129, b"a\tb", b"-a"):
+        for given in (b"", b"a b", b"\xff", b"x" * 129, b"a\tb", b"-a", token, b"a-" + token):
             replaced = self.rig.request(method="GET", path="/v1/models", headers=[(b"x-request-id", given)])
             self.assertNotEqual(replaced.headers["x-request-id"], given.decode("latin-1"))
             self.assertEqual(len(replaced.headers["x-request-id"]), 36)

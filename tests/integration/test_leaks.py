@@ -229,12 +229,15 @@ class LeakTests(SynchronousTestCase):
             for authorization in (None, good):
                 self.call("edge_url", "GET", path, authorization)
                 self.call("credential_url", "GET", path, authorization)
+        self.call("edge_url", "GET", "/v1/models", good, b"", ("X-Request-Id", self.use))
+        self.call("edge_url", "POST", CHAT, good, self.chat("stand-in"), ("X-Request-Id", f"request-{self.use}"))
         # the wrong plane
         self.assertEqual(self.call("credential_url", "GET", "/v1/slots", good), 403)
         bodies = (
             *(b"", b"{", b"[]", b"\xff\xfe", b'{"model": 1}', b'{"model": "stand-in", "model": "stand-in"}'),
             *(b"[" * 5000, b'{"model": NaN}', b'{"model": "\\ud800"}', self.use.encode()),
             json.dumps({"model": "stand-in", "messages": self.use}).encode(),
+            self.chat(self.use),
         )
         for body in bodies:
             self.call("edge_url", "POST", CHAT, good, body)
@@ -251,10 +254,11 @@ class LeakTests(SynchronousTestCase):
         """Secrets that the credential API does not take, and one whose slot exists already."""
         place = {"profile": "openai", "target": "stand-in"}
         rows: dict[str, tuple[dict[str, str], bytes, str]] = {
-            "bad name": ({"name": "NO GOOD", **place}, b"", "application/octet-stream"),
-            "bad profile": ({"name": "a", **place, "profile": "nobody"}, b"", "application/octet-stream"),
-            "bad target": ({"name": "a", **place, "target": "../x"}, b"", "application/octet-stream"),
-            "argument too many": ({"name": "a", **place, "x": "y"}, b"", "application/octet-stream"),
+            # an empty argument is the secret once more
+            "as name": ({"name": "", **place}, b"\n", "application/octet-stream"),
+            "as profile": ({"name": "a", **place, "profile": ""}, b"", "application/octet-stream"),
+            "as target": ({"name": "a", **place, "target": ""}, b"\n", "application/octet-stream"),
+            "as argument": ({"name": "a", **place, "secret": ""}, b"", "application/octet-stream"),
             "line feed": ({"name": "a", **place}, b"\nX: y", "application/octet-stream"),
             "NUL": ({"name": "a", **place}, b"\0", "application/octet-stream"),
             "other bytes": ({"name": "a", **place}, b"\xff\xfe", "application/octet-stream"),
@@ -262,9 +266,9 @@ class LeakTests(SynchronousTestCase):
             "as JSON": ({"name": "a", **place}, b"", "application/json"),
         }
         for name, (query, rest, kind) in rows.items():
-            secret = f"refused-{os.urandom(12).hex()}".encode()
+            secret = f"Refused-{os.urandom(12).hex()}".encode()
             self.refused[f"refused secret, {name}"] = secret
-            path = "/v1/slots?" + urlencode(query)
+            path = "/v1/slots?" + urlencode({key: value or secret.decode() for key, value in query.items()})
             field = ("Content-Type", kind)
             status = 429
             while status == 429:

@@ -12,8 +12,10 @@ from twisted.logger import Logger, LogLevel, LogPublisher
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from iop.crypto.tokens import mint
 from iop.errors import BadConfig
 from iop.process.logs import FIELD_LIMIT, FRAME_LIMIT, TEXT_LIMIT, JsonLog
+from iop.records import TokenKind
 from iop.secret import Secret
 
 CANARY = "sk-canary-7f3a"
@@ -48,6 +50,15 @@ class JsonLogTests(SynchronousTestCase):
         value = json.loads(line)
         assert isinstance(value, dict)
         return value
+
+    def test_tokens_in_text(self) -> None:
+        """P25: a token that a caller put into a name is not written, wherever in the text it stands and however cut."""
+        token = bytes(mint(TokenKind.USE).text.reveal()).decode()
+        text = f"{token} and x{token[:30]}"
+        self.log.info("edge.request.finished", model=text, reason=f"{'x' * (TEXT_LIMIT - 40)}{token}", code="iop_short")
+        line = self.line()
+        self.assertEqual((line["model"], line["code"]), ("iop_… and xiop_…", "iop_short"))
+        self.assertNotIn(token[4:10], self.out.getvalue())
 
     def test_event_with_fields(self) -> None:
         self.log.info("edge.request.finished", request_id="r-1", status=200, seconds=0.5, streamed=True, model=None)

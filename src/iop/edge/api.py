@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from iop.core.fences import authenticate
-from iop.crypto.tokens import parse_token, token_digest, token_proof
+from iop.crypto.tokens import PREFIX, parse_token, token_digest, token_proof
 from iop.edge.answer import Answer
 from iop.edge.attempts import Call
 from iop.edge.openai_errors import METHOD_NOT_ALLOWED, MISSING_MODEL, NO_SUCH_PATH, Refusal, refusal_of
@@ -187,9 +187,9 @@ class Api:
 
 
 def _request_id(head: RequestHead) -> str:
-    """The caller's own id if it is a sane one, else a new one."""
+    """The caller's own id if it is a sane one, else a new one; it is kept, so one with a token in it is not (P25)."""
     given = (head.header(b"x-request-id") or b"").decode("latin-1")
-    return given if is_request_id(given) else new_id()
+    return given if is_request_id(given) and PREFIX not in given else new_id()
 
 
 def _caller(head: RequestHead, request_id: str) -> _Caller:

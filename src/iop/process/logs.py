@@ -9,9 +9,10 @@ event, dotted, lower case, without braces, and whose keywords are the event's fi
 
 A line has ``time``, ``level``, ``event``, ``role``, ``name``, then the fields as they were given. A field that is not
 text, a number, a truth value or None appears as the name of its type, so that no ``repr`` of anything reaches a log
-(P25). A failure appears as its type and its frames; its message only if it is an :class:`~iop.errors.IopError`, whose
-messages are written to be seen. Events of other libraries have no name of this form: those below ``warn`` are dropped,
-the others appear as ``library`` with their unformatted format.
+(P25). Text is often a caller's own, such as a model's name, and people put tokens where none belong: of what looks like
+one only the prefix is written. A failure appears as its type and its frames; its message only if it is an
+:class:`~iop.errors.IopError`, whose messages are written to be seen. Events of other libraries have no name of this
+form: those below ``warn`` are dropped, the others appear as ``library`` with their unformatted format.
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ from twisted.logger import ILogObserver, LogEvent, LogLevel
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from iop.crypto.tokens import PREFIX
 from iop.errors import IopError
 from iop.units import rfc3339
 
 _EVENT_NAME = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+\Z")
+#: A token, or most of one; names that merely begin like one are shorter.
+_TOKEN = re.compile(rf"{PREFIX}[0-9A-Za-z]{{16,}}")
 #: Characters of one text field, fields of one line, and frames of one failure at most.
 TEXT_LIMIT = 1024
 FIELD_LIMIT = 32
@@ -106,7 +110,8 @@ def _plain(value: object) -> object:
         return value
     # exactly these types: a subclass may have a repr of its own
     if type(value) is str:
-        return value if len(value) <= TEXT_LIMIT else value[:TEXT_LIMIT] + "…"
+        text = _TOKEN.sub(f"{PREFIX}…", value)
+        return text if len(text) <= TEXT_LIMIT else text[:TEXT_LIMIT] + "…"
     if type(value) is int:
         return value if value.bit_length() <= 64 else "int"
     if type(value) is float:
