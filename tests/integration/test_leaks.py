@@ -12,7 +12,6 @@ import socket
 import sqlite3
 import ssl
 from base64 import b64encode
-from collections.abc import Iterable
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
@@ -27,7 +26,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from iop.crypto.tokens import mint, token_digest, token_proof
 from iop.records import TokenKind
 from iop.testing.provider import MODELS
-from tests.canaries import Find, Searcher, process_words, with_children
+from tests.canaries import Searcher, process_words, with_children
 from tests.integration.quickstart import SECONDS, RunningQuickstart
 
 #: Files of a home that are meant to hold a canary, and which. The store's digests are checked with its other content.
@@ -114,20 +113,16 @@ class LeakTests(SynchronousTestCase):
                 found[f"wrapped key {number}"], found[f"box {number}"] = wrapped[5:29], box[5:29]
         return found
 
-    def misplaced(self, finds: Iterable[Find]) -> list[Find]:
-        """Finds in the home that are not what :data:`BELONGS` says."""
-        return [find for find in finds if find.marker not in BELONGS.get(find.place, ())]
-
     def search_home(self) -> None:
-        """Every file; the store may have token verifiers as bytes, and nothing else that is a canary."""
-        finds = self.misplaced(Searcher(self.canaries()).in_files(self.home))
-        kept = [find for find in finds if find.place in STORE and find.marker in VERIFIERS and find.form == "raw"]
-        self.assertEqual([find for find in finds if find not in kept], [])
-        # the search does find: each canary that has a place was seen there
-        everywhere = Searcher(self.canaries()).in_files(self.home)
+        """Every file: it has the canaries that :data:`BELONGS` says; the store has token verifiers, as bytes."""
+        finds = Searcher(self.canaries()).in_files(self.home)
+        verifiers = [find for find in finds if find.place in STORE and find.marker in VERIFIERS and find.form == "raw"]
+        placed = [find for find in finds if find.marker in BELONGS.get(find.place, ())]
+        self.assertEqual([find for find in finds if find not in verifiers and find not in placed], [])
+        # what has a place was seen there, so the search does find
         for name, markers in BELONGS.items():
-            self.assertLessEqual(markers, {find.marker for find in everywhere if find.place == name})
-        self.assertEqual({find.marker for find in kept}, VERIFIERS)
+            self.assertEqual({find.marker for find in placed if find.place == name}, markers)
+        self.assertEqual({find.marker for find in verifiers}, VERIFIERS)
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
