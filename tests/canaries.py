@@ -32,6 +32,7 @@ def spellings(marker: bytes) -> dict[str, bytes]:
         "hex": marker.hex().encode(),
         "HEX": marker.hex().upper().encode(),
         "url": quote_from_bytes(marker, safe="").encode(),
+        "url path": quote_from_bytes(marker).encode(),
         "url, every byte": escaped,
         "url, every byte, upper case": escaped.upper(),
     }

@@ -24,7 +24,8 @@ sys.stdin.buffer.read()
 
 class SearcherTests(SynchronousTestCase):
     def setUp(self) -> None:
-        self.marker = os.urandom(32)
+        # with what some encodings leave as it is
+        self.marker = b"/" + os.urandom(32)
         self.searcher = Searcher({"marker": self.marker})
 
     def forms(self, data: bytes) -> set[str]:
@@ -35,7 +36,8 @@ class SearcherTests(SynchronousTestCase):
         self.assertIn("raw", self.forms(b"x" + self.marker + b"y"))
         self.assertIn("hex", self.forms(self.marker.hex().encode()))
         self.assertIn("HEX", self.forms(b"".join(b"%02X" % byte for byte in self.marker)))
-        self.assertIn("url", self.forms(quote(self.marker).encode()))
+        self.assertIn("url", self.forms(quote(self.marker, safe="").encode()))
+        self.assertIn("url path", self.forms(quote(self.marker).encode()))
         escaped = "".join(f"%{byte:02x}" for byte in self.marker).encode()
         self.assertIn("url, every byte", self.forms(escaped))
         self.assertIn("url, every byte, upper case", self.forms(escaped.upper()))
