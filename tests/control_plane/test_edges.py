@@ -179,7 +179,7 @@ class RefreshTests(WorldCase):
         edges = [self.world.enrolled(name)[0].edge for name in ("edge1", "edge2")]
         outcome = result_of(self.mutate())
         for edge in edges:
-            self.assertEqual([m.projection.generation for m in edge.received], [outcome.generation])  # type: ignore[attr-defined]
+            self.assertEqual([each.generation for each in edge.projections], [outcome.generation])
         self.assertEqual((outcome.acknowledged, outcome.cut_off, outcome.unconfirmed), (2, 0, 0))
 
     def test_the_barrier_waits(self) -> None:
@@ -188,8 +188,8 @@ class RefreshTests(WorldCase):
         done = self.mutate()
         self.world.pass_time(1)
         self.assertNoResult(done)
-        sent = connection.edge.received[-1]
-        answer = control_pb2.PrincipalProjectionApplyResponse(outcome=applied(sent.projection))  # type: ignore[attr-defined]
+        sent = connection.edge.projections[-1]
+        answer = control_pb2.PrincipalProjectionApplyResponse(outcome=applied(sent))
         connection.edge.held.pop().callback(answer)
         self.world.pass_time(0.1)
         self.assertEqual(result_of(done).acknowledged, 1)
@@ -213,11 +213,11 @@ class RefreshTests(WorldCase):
             self.mutate(f"p{number}").addErrback(lambda _: None)
         received = connection.edge.received
         self.assertEqual(len(received), UNACKNOWLEDGED_LIMIT)
-        word = applied(received[0].projection)  # type: ignore[attr-defined]
+        word = applied(connection.edge.projections[0])
         connection.edge.held[0].callback(control_pb2.PrincipalProjectionApplyResponse(outcome=word))
         self.world.pass_time(0.1)
         self.assertEqual(len(received), UNACKNOWLEDGED_LIMIT + 1)
-        self.assertEqual(received[-1].projection.generation, self.generation())  # type: ignore[attr-defined]
+        self.assertEqual(connection.edge.projections[-1].generation, self.generation())
 
     def test_a_refusal_ends_the_session(self) -> None:
         """E7: what an Edge refused is not sent again; its session ends."""
@@ -287,17 +287,16 @@ class RefreshTests(WorldCase):
         self.addCleanup(self.world.plane.watch.stop)
         self.world.principal("dave")
         self.world.pass_time(1)
-        self.assertEqual(connection.edge.received[-1].projection.generation, self.generation())  # type: ignore[attr-defined]
+        self.assertEqual(connection.edge.projections[-1].generation, self.generation())
 
     def test_a_mutation_between_the_reading_and_the_hellos_answer(self) -> None:
         """An Edge whose hello was read just before a mutation is brought up to date by its own acknowledgement."""
-        connection = self.world.connect()
-        answer = result_of(connection.ask(hello("edge1")))
+        connection, answer = self.world.greeted("edge1")
         self.world.principal("erin")
-        word = applied(answer.projection)  # type: ignore[attr-defined]
+        word = applied(answer.projection)
         result_of(connection.ask(control_pb2.EdgeReadyRequest(outcome=word)))
         self.world.pump()
-        self.assertEqual(connection.edge.received[-1].projection.generation, self.generation())  # type: ignore[attr-defined]
+        self.assertEqual(connection.edge.projections[-1].generation, self.generation())
 
     def test_denying_a_connected_edge_drops_it(self) -> None:
         """P13: a denial ends the connection that is there."""

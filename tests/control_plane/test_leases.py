@@ -368,17 +368,16 @@ class OrderTests(LeaseCase):
     def test_no_lease_before_a_barrier_waits_for_the_session(self) -> None:
         """L1, E10: an Edge whose word is on an older projection gets its lease once its word on the newest is in."""
         edge = PlayedEdge(acknowledges=False)
-        connection = self.world.connect("edge2", edge)
-        answer = result_of(connection.ask(hello("edge2")))
+        connection, answer = self.world.greeted("edge2", edge)
         self.world.principal("carol")
-        word = applied(answer.projection)  # type: ignore[attr-defined]
+        word = applied(answer.projection)
         result_of(connection.ask(control_pb2.EdgeReadyRequest(outcome=word)))
         lease = connection.ask(self.question("edge2"))
         self.world.pass_time(1)
         self.assertNoResult(lease)
         self.assertEqual(self.world.unsealed, 0)
-        (sent,) = edge.received
-        word = applied(sent.projection)  # type: ignore[attr-defined]
+        (sent,) = edge.projections
+        word = applied(sent)
         edge.held.pop().callback(control_pb2.PrincipalProjectionApplyResponse(outcome=word))
         self.world.pump()
         self.assertEqual(result_of(lease).WhichOneof("result"), "lease")

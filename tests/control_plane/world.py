@@ -104,6 +104,15 @@ class PlayedEdge:
     def connected(self, peer: IPeer) -> None:
         self.peer = peer
 
+    @property
+    def projections(self) -> list[control_pb2.PrincipalProjection]:
+        """What was pushed to it, oldest first."""
+        return [
+            message.projection
+            for message in self.received
+            if isinstance(message, control_pb2.PrincipalProjectionApplyRequest)
+        ]
+
     def asked(self, message: Message) -> Deferred[Message]:
         self.received.append(message)
         answer: Deferred[Message] = Deferred()
@@ -262,14 +271,19 @@ class World:
         self.pairs.append(pair)
         return Connection(edge, pair)
 
-    def enrolled(
-        self, name: str = "edge1", edge: PlayedEdge | None = None
-    ) -> tuple[Connection, control_pb2.EdgeHelloResponse]:
-        """A played Edge that said hello and gave its word on the projection."""
+    def greeted(self, name: str, edge: PlayedEdge | None = None) -> tuple[Connection, control_pb2.EdgeHelloResponse]:
+        """A played Edge whose hello was accepted, and that has not said more."""
         connection = self.connect(name, edge)
         answer = result_of(connection.ask(hello(name)))
         if not isinstance(answer, control_pb2.EdgeHelloResponse):
             raise AssertionError(answer)
+        return connection, answer
+
+    def enrolled(
+        self, name: str = "edge1", edge: PlayedEdge | None = None
+    ) -> tuple[Connection, control_pb2.EdgeHelloResponse]:
+        """A played Edge that said hello and gave its word on the projection."""
+        connection, answer = self.greeted(name, edge)
         ready = connection.ask(control_pb2.EdgeReadyRequest(outcome=applied(answer.projection)))
         if not getattr(result_of(ready), "accepted", False):
             raise AssertionError("not accepted")
