@@ -19,7 +19,6 @@ PROTOCOL_VERSION: Final = 1
 # -- limits (docs/limits.md); every one is tested at the limit and one past -------------------------------------------
 FRAME_BEFORE_HELLO: Final = 64 * 1024
 FRAME_LIMIT: Final = 1024 * 1024
-FRAME_HARD_CAP: Final = 4 * 1024 * 1024
 #: A projection of up to 1 MiB travels whole, so the frame that carries it has room for its envelope.
 HELLO_ANSWER_LIMIT: Final = 1024 * 1024 + 64 * 1024
 BODY_PIECE: Final = 64 * 1024
@@ -34,9 +33,11 @@ NODE_KEY_LIFE_SECONDS: Final = 600.0
 REQUEST_DEADLINE_SECONDS: Final = 30.0
 LEASE_CALL_SECONDS: Final = 5.0
 PROJECTION_ACK_SECONDS: Final = 5.0
-CANCEL_WORD_SECONDS: Final = 2.0
 RUN_WINDOW: Final = 256 * 1024
 SECRET_LIMIT: Final = 16 * 1024
+#: Characters of a model name, here and upstream, and of a selector.
+MODEL_LIMIT: Final = 256
+SELECTOR_LIMIT: Final = 1024
 
 #: Names of Edges, Nodes, targets, providers: what may stand in a SPIFFE path segment.
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?\Z")

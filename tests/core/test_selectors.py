@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from iop.core.selectors import TERM_LIMIT, Selector, parse
 from iop.errors import MalformedInput
-from iop.wire.convert import SELECTOR_LIMIT
+from iop.units import SELECTOR_LIMIT
 
 parts = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,8}[A-Za-z0-9])?", fullmatch=True)
 

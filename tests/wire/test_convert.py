@@ -11,12 +11,11 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from iop.errors import MalformedFrame
 from iop.records import BINDING_FIELDS, Binding, ProjectionSnapshot, RouteEntry, TokenEntry
+from iop.units import MODEL_LIMIT, SELECTOR_LIMIT
 from iop.wire.control_pb2 import PrincipalProjection, ProjectedRoute, ProjectedToken
 from iop.wire.convert import (
     COUNT_LIMIT,
     ID_LIMIT,
-    MODEL_LIMIT,
-    SELECTOR_LIMIT,
     binding_from_wire,
     binding_to_wire,
     projection_from_wire,

@@ -28,8 +28,7 @@ from iop.crypto.tokens import parse_token, token_digest
 from iop.errors import ApiRefused, BadCredential, IopError, MalformedInput, MalformedToken
 from iop.records import Committed, NewSlot, RouteRecord, SlotRecord, TokenKind
 from iop.secret import Secret
-from iop.store.shapes import MODEL_LIMIT, SELECTOR_LIMIT
-from iop.units import SECRET_LIMIT, is_name, new_id, rfc3339
+from iop.units import MODEL_LIMIT, SECRET_LIMIT, SELECTOR_LIMIT, is_name, new_id, rfc3339
 from iop.wire.strict_json import parse_object
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from iop.errors import MalformedInput
-from iop.wire.convert import SELECTOR_LIMIT
+from iop.units import SELECTOR_LIMIT
 
 #: Most terms in a selector.
 TERM_LIMIT: Final = 16

@@ -19,8 +19,7 @@ from iop.edge.openai_errors import METHOD_NOT_ALLOWED, MISSING_MODEL, NO_SUCH_PA
 from iop.edge.turns import Turns
 from iop.errors import IopError, MalformedToken, NoSuchModel, TokenRefused
 from iop.net.http1 import Headers, IExchange, IHttpApplication, RequestHead, Wanted
-from iop.units import is_request_id, new_id
-from iop.wire.convert import MODEL_LIMIT
+from iop.units import MODEL_LIMIT, is_request_id, new_id
 from iop.wire.strict_json import parse_object
 
 if TYPE_CHECKING:

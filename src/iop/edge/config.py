@@ -23,8 +23,7 @@ from iop.process.config import (
     TlsTable,
 )
 from iop.process.config import load as load_strict
-from iop.units import BODY_PIECE, LEASE_CALL_SECONDS, REQUEST_DEADLINE_SECONDS, RUN_WINDOW, Role
-from iop.wire.convert import MODEL_LIMIT
+from iop.units import BODY_PIECE, LEASE_CALL_SECONDS, MODEL_LIMIT, REQUEST_DEADLINE_SECONDS, RUN_WINDOW, Role
 
 _MEBI = 1024 * 1024
 _KIBI = 1024

@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from iop.errors import MalformedInput
-from iop.units import is_name
+from iop.units import MODEL_LIMIT, SELECTOR_LIMIT, is_name
 
-#: Characters of a model name, here and upstream, and of a selector.
-MODEL_LIMIT: Final = 256
-SELECTOR_LIMIT: Final = 1024
 #: Kinds of names that can be denied (P13).
 DENIED_KINDS: Final = ("node", "edge")
 

@@ -10,13 +10,11 @@ from typing import Final
 
 from iop.errors import MalformedFrame
 from iop.records import Binding, ProjectionSnapshot, RouteEntry, TokenEntry
-from iop.units import is_name
+from iop.units import MODEL_LIMIT, SELECTOR_LIMIT, is_name
 from iop.wire import control_pb2, runtime_pb2
 
 DIGEST_BYTES: Final = 32
 ID_LIMIT: Final = 128
-MODEL_LIMIT: Final = 256
-SELECTOR_LIMIT: Final = 1024
 #: What the durable stores can count to.
 COUNT_LIMIT: Final = 2**63 - 1
 
