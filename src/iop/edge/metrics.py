@@ -11,7 +11,7 @@ from iop.core.runs import FAILURE_CODES
 from iop.edge.openai_errors import CODES
 from iop.edge.runs import NODE_LOST
 from iop.errors import ControlPlaneUnavailable
-from iop.net.http_connection import REFUSAL_CODES
+from iop.net.http_refusal import REFUSAL_CODES
 from iop.process.metrics import Tally
 from iop.records import LEASE_REFUSALS
 

@@ -1,7 +1,8 @@
 """One client's HTTP/1.1 connection: strict, bounded, streaming, and without a Deferred on the way.
 
-llhttp reads the heads, with none of its leniencies. It never gets a byte beyond the head it reads, so what a client
-sends ahead stays bytes until its turn comes, and one request at a time is in the application's hands.
+What the transport says, which deadline is running, and how the connection ends. Heads and bodies are read in
+:mod:`iop.net.request_head` and :mod:`iop.net.request_body`, answers written in :mod:`iop.net.http_exchange`. One
+request at a time is in the application's hands; what a client sends ahead stays bytes until its turn comes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from twisted.internet.interfaces import IPushProducer
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
@@ -18,16 +18,18 @@ from zope.interface import implementer
 
 from iop.errors import BadHttp
 from iop.net.deadline import Deadline
-from iop.net.head_rules import Framing, framing_of
-from iop.net.http_application import Headers, HttpLimits, IExchange, IHttpApplication, RequestHead, Wanted
+from iop.net.http_exchange import Exchange
+from iop.net.http_refusal import refusal_answer
 from iop.net.request_body import ChunkedBody, SizedBody
-from iop.net.response_head import response_head
+from iop.net.request_head import HeadReader
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
     from iop.interfaces import IClock
+    from iop.net.head_rules import Framing
     from iop.net.http1 import HttpServerFactory
+    from iop.net.http_application import HttpLimits, IHttpApplication, RequestHead, Wanted
     from iop.net.transport import IStreamTransport
 
 _log = Logger()
@@ -40,25 +42,6 @@ SENT_AHEAD: Final = 64 * 1024
 LINGER_SECONDS: Final = 2.0
 #: How long a client may take to read the last of an answer and, under TLS, to say goodbye.
 CLOSE_SECONDS: Final = 10.0
-#: When a client may try again whose body found no room.
-RETRY_SECONDS: Final = 5
-
-#: Statuses whose answers have no body (RFC 9110, 15.3.5 and 15.4.5).
-_BODILESS: Final = frozenset({204, 304})
-_CODES: Final = {
-    408: "request_timeout",
-    413: "request_too_large",
-    415: "content_encoding_refused",
-    417: "expectation_failed",
-    431: "headers_too_large",
-    500: "internal",
-    503: "overloaded",
-    504: "call_timeout",
-    505: "http_version_unsupported",
-}
-_OTHERWISE: Final = "bad_request"
-#: Every code of what the server answers on its own.
-REFUSAL_CODES: Final = frozenset({*_CODES.values(), _OTHERWISE})
 
 
 class _Phase(Enum):
@@ -66,119 +49,6 @@ class _Phase(Enum):
     BODY = "reading its body"
     ANSWER = "the request is whole, the answer is not"
     DEAF = "nothing that still comes is read"
-
-
-class _Answer(Enum):
-    FRESH = "not begun"
-    STREAMING = "begun"
-    OVER = "ended"
-    GONE = "the client is gone, or was refused"
-
-
-class _HeadFields:
-    """What llhttp finds in one head."""
-
-    __slots__ = ("fields", "target")
-
-    def __init__(self) -> None:
-        self.target = b""
-        self.fields: list[tuple[bytes, bytes]] = []
-
-    def on_url(self, piece: bytes) -> None:
-        self.target += piece
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.fields.append((name.lower(), value.rstrip(b" \t")))
-
-
-@implementer(IExchange)
-class Exchange:
-    """The exchange that a :class:`HttpConnection` is busy with."""
-
-    __slots__ = ("_answer", "_bodiless", "_connection", "_gone", "_pause", "_resume", "head")
-
-    def __init__(self, connection: HttpConnection, head: RequestHead) -> None:
-        self.head = head
-        self._connection = connection
-        self._answer = _Answer.FRESH
-        self._bodiless = head.method == "HEAD"
-        self._gone: Callable[[], object] | None = None
-        self._pause: Callable[[], object] | None = None
-        self._resume: Callable[[], object] | None = None
-
-    def respond(self, status: int, headers: Headers, body: bytes) -> None:
-        if self._passes(_Answer.FRESH):
-            head = response_head(status, headers)
-            if status not in _BODILESS:
-                head += b"content-length: %d\r\n" % len(body)
-            if status in _BODILESS or self._bodiless:
-                body = b""
-            self._answer = _Answer.OVER
-            self._connection.begin(head, body)
-            self._connection.answered()
-
-    def start(self, status: int, headers: Headers) -> None:
-        if self._passes(_Answer.FRESH):
-            head = response_head(status, headers)
-            if status in _BODILESS:
-                self._bodiless = True
-            else:
-                head += b"transfer-encoding: chunked\r\n"
-            self._answer = _Answer.STREAMING
-            self._connection.begin(head, b"")
-
-    def write(self, data: bytes) -> None:
-        if self._passes(_Answer.STREAMING) and data and not self._bodiless:
-            self._connection.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-
-    def finish(self) -> None:
-        if self._passes(_Answer.STREAMING):
-            if not self._bodiless:
-                self._connection.transport.write(b"0\r\n\r\n")
-            self._answer = _Answer.OVER
-            self._connection.answered()
-
-    def abort(self) -> None:
-        if self._answer in (_Answer.FRESH, _Answer.STREAMING):
-            self._connection.abort()
-
-    def on_gone(self, callback: Callable[[], object]) -> None:
-        if self._answer is _Answer.GONE:
-            callback()
-        else:
-            self._gone = callback
-
-    def on_writable(self, pause: Callable[[], object], resume: Callable[[], object]) -> None:
-        self._pause, self._resume = pause, resume
-        if self._connection.blocked:
-            pause()
-
-    def may_answer(self) -> bool:
-        """Whether nothing of the answer was sent."""
-        return self._answer is _Answer.FRESH
-
-    def end(self) -> None:
-        """The client is gone, or got its answer from elsewhere."""
-        if self._answer in (_Answer.FRESH, _Answer.STREAMING):
-            self._answer = _Answer.GONE
-            if self._gone is not None:
-                self._gone()
-
-    def pause(self) -> None:
-        """The client does not keep up."""
-        if self._pause is not None:
-            self._pause()
-
-    def resume(self) -> None:
-        """The client caught up."""
-        if self._resume is not None:
-            self._resume()
-
-    def _passes(self, needed: _Answer) -> bool:
-        """Whether the client is there; raises if the application does things in the wrong order."""
-        if self._answer is not needed and self._answer is not _Answer.GONE:
-            raise RuntimeError(f"the answer is {self._answer.value}, which is no time for this")
-        return self._answer is needed
 
 
 @implementer(IPushProducer)
@@ -198,11 +68,7 @@ class HttpConnection(Protocol):
         #: What came and was not consumed yet.
         self._input = b""
         self._phase = _Phase.HEAD
-        self._parser: HttpRequestParser | None = None
-        self._found = _HeadFields()
-        self._parsed = 0
-        #: Whether an empty line before the next request was ignored.
-        self._blank = False
+        self._heads = HeadReader(limits)
         self._receiving: tuple[Exchange, Wanted, SizedBody | ChunkedBody] | None = None
         #: When the first byte came of the request that is being received or answered.
         self._began: float | None = None
@@ -312,14 +178,19 @@ class HttpConnection(Protocol):
             return
         self._running = True
         try:
-            more = True
-            while more and self._input and not self.blocked:
+            while self._input and not self.blocked:
                 if self._phase is _Phase.HEAD:
-                    more = self._read_head()
-                elif self._receiving is not None:
-                    more = self._read_body(*self._receiving)
-                else:
-                    more = False
+                    size, request = self._heads.read(self._input)
+                    if not size:
+                        break
+                    self._input = self._input[size:]
+                    if request is None:
+                        # an empty line neither begins a request's time nor extends the connection's
+                        self._began = None
+                    else:
+                        self._begin_request(*request)
+                elif self._receiving is None or not self._read_body(*self._receiving):
+                    break
         except BadHttp as refusal:
             self._refuse(refusal, self._exchange)
         finally:
@@ -347,60 +218,9 @@ class HttpConnection(Protocol):
         else:
             self._deadline.set(self._began + seconds)
 
-    def _read_head(self) -> bool:
-        """Read on in a head, and begin its request once it is whole. Answers whether there may be more to read."""
-        if self._parser is None and self._input[:1] in (b"\r", b"\n"):
-            return self._ignore_empty_line()
-        if self._parser is None:
-            self._found = _HeadFields()
-            self._parser = HttpRequestParser(self._found)
-        end = self._input.find(b"\r\n\r\n", max(self._parsed - 3, 0))
-        stop = len(self._input) if end < 0 else end + 4
-        if stop > self._limits.headers:
-            raise BadHttp(431, f"the request's head is larger than {self._limits.headers} bytes")
-        try:
-            self._parser.feed_data(self._input[self._parsed : stop])
-        except HttpParserUpgrade:
-            raise BadHttp(400, "this server does not switch protocols") from None
-        except HttpParserError:
-            raise BadHttp(400, "the request's head is not HTTP/1.1") from None
-        self._parsed = stop
-        if end < 0:
-            return False
-        raw = self._input[:stop]
-        self._input = self._input[stop:]
-        self._begin_request(raw, self._parser, self._found)
-        return True
-
-    def _ignore_empty_line(self) -> bool:
-        """Drop one empty line before a request (RFC 9112, 2.2). Answers whether it was there whole."""
-        if self._blank or not b"\r\n".startswith(self._input[:2]):
-            raise BadHttp(400, "the request begins with an empty line")
-        if len(self._input) < 2:
-            return False
-        self._input = self._input[2:]
-        self._blank = True
-        # it belongs to no request, so that it neither begins one's time nor extends the connection's
-        self._began = None
-        return True
-
-    def _begin_request(self, raw: bytes, parser: HttpRequestParser, found: _HeadFields) -> None:
-        """Check the head, let the application judge it, and get ready for the body."""
-        if len(found.fields) > self._limits.header_count:
-            raise BadHttp(431, f"the request has more than {self._limits.header_count} header fields")
-        method = parser.get_method()
-        if not raw.startswith(b"%b %b HTTP/1.1\r\n" % (method, found.target)):
-            if parser.get_http_version() != "1.1":
-                raise BadHttp(505, "this server speaks HTTP/1.1 only")
-            raise BadHttp(400, "the request line is not a method, a target and HTTP/1.1")
-        if not found.target.startswith(b"/") or b"#" in found.target:
-            raise BadHttp(400, "the request's target is not a path")
-        framing = framing_of(found.fields)
-        path, _, query = found.target.decode("ascii").partition("?")
-        exchange = Exchange(self, RequestHead(method.decode("ascii"), path, query, tuple(found.fields)))
-        self._parser = None
-        self._parsed = 0
-        self._blank = False
+    def _begin_request(self, head: RequestHead, framing: Framing) -> None:
+        """Let the application judge the head, and get ready for the body."""
+        exchange = Exchange(self, head)
         self._exchange = exchange
         self._last = framing.closes
         self._phase = _Phase.ANSWER if framing.length == 0 else _Phase.BODY
@@ -462,11 +282,7 @@ class HttpConnection(Protocol):
     def _refuse(self, refusal: BadHttp, exchange: Exchange | None) -> None:
         """Answer for the application, and close: what still comes cannot be told apart any more."""
         if exchange is None or exchange.may_answer():
-            code = _CODES.get(refusal.status, _OTHERWISE)
-            headers, body = self._application.refuse(refusal.status, code, refusal.message)
-            if refusal.status == 503:
-                headers = [*headers, (b"retry-after", b"%d" % RETRY_SECONDS)]
-            head = response_head(refusal.status, headers) + b"content-length: %d\r\n" % len(body)
+            head, body = refusal_answer(self._application, refusal)
             if exchange is not None and exchange.head.method == "HEAD":
                 body = b""
             self._stop_reading()
@@ -483,7 +299,6 @@ class HttpConnection(Protocol):
         """Drop what came, and whatever will come."""
         self._phase = _Phase.DEAF
         self._input = b""
-        self._parser = None
         self._receiving = None
 
     def _close(self, *, linger: bool) -> None:
