@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from google.protobuf.descriptor_pb2 import DescriptorProto
+from google.protobuf.message import Message
 from twisted.trial.unittest import SynchronousTestCase
 
 from iop.errors import MalformedFrame, UnexpectedMessage
@@ -86,9 +89,12 @@ class CodecTests(SynchronousTestCase):
         """W3: each kind comes back as itself, with its correlation id."""
         for dialect in (CONTROL, RUNTIME):
             for message_type, kind in dialect.kinds.items():
-                for correlation_id in (0, 2**64 - 1):
+                for correlation_id in (0, 1, 2**64 - 1):
                     data = dialect.encode(correlation_id, message_type())
                     self.assertEqual(dialect.decode(data), (correlation_id, kind, message_type()))
+                    envelope: Callable[..., Message] = dialect.envelope
+                    whole = envelope(correlation_id=correlation_id, **{kind: message_type()})
+                    self.assertEqual(data, whole.SerializeToString())
 
     def test_content_comes_back(self) -> None:
         """W3."""

@@ -64,6 +64,9 @@ class Session:
 
     def __init__(self, dialect: Dialect, *, initiator: bool, outlet: Outlet, now: Callable[[], float]) -> None:
         self.state = State.CONNECTING
+        #: The most bytes of the next frame from the peer (W2).
+        self.frame_limit = FRAME_BEFORE_HELLO
+        self._send_limit = FRAME_BEFORE_HELLO
         self._dialect = dialect
         self._initiator = initiator
         self._outlet = outlet
@@ -78,11 +81,6 @@ class Session:
         # Boot time of the last whole frame in either direction; a dripping one does not count as heard (P34).
         self._heard = self._sent = 0.0
         self._pinged = self._ponged = 0
-
-    @property
-    def frame_limit(self) -> int:
-        """The most bytes of the next frame from the peer (W2)."""
-        return self._limit(initiator=not self._initiator)
 
     def next_wakeup(self) -> float | None:
         """The boot time at which :meth:`tick` is due, or None if never again."""
@@ -100,7 +98,7 @@ class Session:
         """The peer's certificate was verified; the hello is due."""
         try:
             if self._admit(Input.TLS_UP):
-                self.state = State.HELLO_DUE
+                self._enter(State.HELLO_DUE)
         except ProtocolViolation as violation:
             self.close(violation)
 
@@ -136,8 +134,8 @@ class Session:
 
     # -- from the application -----------------------------------------------------------------------------------------
 
-    def ask(self, message: Message, timeout_seconds: float, done: Done) -> None:
-        """Send a request; ``done`` gets its answer or its error, once.
+    def ask(self, message: Message, timeout_seconds: float, done: Done) -> float:
+        """Send a request; ``done`` gets its answer or its error, once. Answers the boot time at which it gives up.
 
         Raises, and does not call ``done``, if it may not be sent: :class:`~iop.errors.UnexpectedMessage`,
         :class:`~iop.errors.Draining`, :class:`~iop.errors.PeerDisconnected`, :class:`~iop.errors.TooManyInFlight`,
@@ -149,10 +147,14 @@ class Session:
         if kind not in self._asks:
             raise UnexpectedMessage(f"a {kind} is not asked by this side")
         payload = self._encode(self._outbound.next_id, message)
-        self._outbound.ask(self._asks[kind], self._now() + timeout_seconds, done)
+        now = self._now()
+        deadline = now + timeout_seconds
+        self._outbound.ask(self._asks[kind], deadline, done)
         if hello:
-            self.state = State.HELLO_ASKED
-        self._write(payload)
+            self._enter(State.HELLO_ASKED)
+        self._sent = now
+        self._outlet.send(payload)
+        return deadline
 
     def reply(self, request: int, message: Message) -> None:
         """Answer a request of the peer. The answer to the hello opens the session or closes it (W9).
@@ -171,7 +173,8 @@ class Session:
         self._write(payload)
         if refusal is not None:
             self._close(refusal, flush=True)
-        self._close_if_drained()
+        elif self.state is State.DRAINING:
+            self._close_if_drained()
 
     def tell(self, message: Message) -> None:
         """Send a notification; nothing happens on a closed connection.
@@ -190,7 +193,7 @@ class Session:
         if not self._admit(Input.DRAIN):
             return
         if self.state is State.READY:
-            self.state = State.DRAINING
+            self._enter(State.DRAINING)
             self._close_if_drained()
         else:
             self.close(_drained())
@@ -204,7 +207,7 @@ class Session:
 
     def _take_hello_request(self, correlation_id: int, kind: str, message: Message) -> None:
         self._inbound.asked(correlation_id, self._answers[kind])
-        self.state = State.HELLO_ASKED
+        self._enter(State.HELLO_ASKED)
         self._outlet.asked(correlation_id, message)
 
     def _take_hello_answer(self, correlation_id: int, kind: str, message: Message) -> None:
@@ -226,7 +229,8 @@ class Session:
         done = self._outbound.answered(correlation_id, kind)
         if done is not None:
             done(message)
-            self._close_if_drained()
+            if self.state is State.DRAINING:
+                self._close_if_drained()
 
     def _take_note(self, correlation_id: int, kind: str, message: Message) -> None:
         _no_correlation(correlation_id)
@@ -260,6 +264,12 @@ class Session:
             f"{happening.value} is not possible while the connection is in state {self.state.value}"
         )
 
+    def _enter(self, state: State) -> None:
+        """Change the state, and with it how much each side may send in one envelope."""
+        self.state = state
+        self._send_limit = self._limit(initiator=self._initiator)
+        self.frame_limit = self._limit(initiator=not self._initiator)
+
     def _limit(self, *, initiator: bool) -> int:
         """The most bytes of an envelope that side may send now (W2)."""
         if self.state in ACCEPTED:
@@ -269,14 +279,15 @@ class Session:
         return FRAME_BEFORE_HELLO
 
     def _open(self) -> None:
-        self.state = State.READY
+        self._enter(State.READY)
         self._heard = self._sent = self._now()
 
     def _encode(self, correlation_id: int, message: Message) -> bytes:
         payload = self._dialect.encode(correlation_id, message)
-        limit = self._limit(initiator=self._initiator)
-        if len(payload) > limit:
-            raise FrameTooLarge(f"a {type(message).__name__} of {len(payload)} bytes is above the {limit} a peer takes")
+        if len(payload) > self._send_limit:
+            raise FrameTooLarge(
+                f"a {type(message).__name__} of {len(payload)} bytes is above the {self._send_limit} a peer takes"
+            )
         return payload
 
     def _send(self, correlation_id: int, message: Message) -> None:
@@ -294,7 +305,7 @@ class Session:
         """End, once: whoever waits is told (W11), ``refused`` the reason itself."""
         if self.state is State.CLOSED:
             return
-        self.state = State.CLOSED
+        self._enter(State.CLOSED)
         self._inbound.clear()
         if refused is not None:
             refused(reason)

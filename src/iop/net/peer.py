@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from twisted.internet.defer import Deferred, fail, maybeDeferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IHandshakeListener, IPushProducer
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.logger import Logger
@@ -28,7 +28,7 @@ from iop.wire.framing import FrameDecoder, encode_frame
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
-    from twisted.internet.interfaces import IAddress, ITransport
+    from twisted.internet.interfaces import IAddress, IDelayedCall, ITransport
 
     from iop.interfaces import IClock, IPeerApplication
     from iop.net.transport import ITlsTransport
@@ -45,6 +45,9 @@ STRANGERS_LIMIT: Final = 256
 FRAME_COST: Final = 64
 #: Bytes of frames that leave together.
 GATHER_LIMIT: Final = 64 * 1024
+#: Frames of one connection that are judged in one turn of the event loop. The others' turns come in between, and the
+#: peer works on the first answers while this side makes the next.
+TURN_FRAMES: Final = 16
 #: How long a last message may take to leave before the connection is cut.
 FLUSH_SECONDS: Final = 2.0
 
@@ -75,6 +78,8 @@ class PeerProtocol(Protocol):
         self._gathered: list[bytes] = []
         self._gathered_bytes = 0
         self._gathering = False
+        #: Set while frames that have arrived wait for the next turn; the transport is not read meanwhile.
+        self._next_turn: IDelayedCall | None = None
 
     @property
     def accepted(self) -> bool:
@@ -105,28 +110,22 @@ class PeerProtocol(Protocol):
         self._arm()
 
     def dataReceived(self, data: bytes) -> None:
-        """Cut frames and have each judged by the state that the one before it led to."""
+        """Judge what frames are in it, some now and the others in turns to come."""
         if self._session.state is State.CLOSED:
             return
         self._decoder.feed(data)
-        self._gathering = True
-        try:
-            while True:
-                # what this side said since the last frame moves the limit too
-                self._decoder.limit = self._session.frame_limit
-                frame = self._decoder.next_frame()
-                if frame is None:
-                    break
-                self._session.received(frame)
-        except ProtocolViolation as violation:
-            self.close(violation)
-        self._gathering = False
-        self._write_gathered()
-        self._arm()
+        if self._next_turn is None and not self._judge():
+            self.transport.pauseProducing()
+            self._take_turn_later()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """The transport is gone."""
+        """The transport is gone; what arrived before still counts."""
         self.connected = 0
+        if self._next_turn is not None:
+            self._next_turn.cancel()
+            self._next_turn = None
+            while not self._judge():
+                pass
         self._session.close(why_lost(self.transport, reason) or PeerDisconnected("the connection ended"))
         self._deadline.stop()
         self._factory.closed(self)
@@ -155,10 +154,9 @@ class PeerProtocol(Protocol):
         """See :meth:`iop.interfaces.IPeer.request`; cancelling stops waiting, not the request."""
         answer: Deferred[Message] = Deferred()
         try:
-            self._session.ask(message, timeout_seconds, partial(_settle, answer))
+            self._deadline.sooner(self._session.ask(message, timeout_seconds, partial(_settle, answer)))
         except IopError as refusal:
             return fail(refusal)
-        self._deadline.sooner(self._clock.boot() + timeout_seconds)
         return answer
 
     def notify(self, message: Message) -> None:
@@ -198,10 +196,11 @@ class PeerProtocol(Protocol):
             self._unwritten.append(frame)
 
     def asked(self, request: int, message: Message) -> None:
-        """Have the application answer."""
-        answer = maybeDeferred(self._present().asked, message)
-        answer.addCallback(partial(self._reply, request))
-        answer.addErrback(partial(close_for, self))
+        """Have the application answer; if it raises or fails, the connection ends."""
+        try:
+            self._present().asked(message).addCallbacks(self._reply, partial(close_for, self), (request,))
+        except Exception:  # noqa: BLE001 - any fault of an application stays with its connection
+            close_for(self, Failure())
 
     def notified(self, message: Message) -> None:
         """Hand a notification on."""
@@ -210,6 +209,10 @@ class PeerProtocol(Protocol):
     def closed(self, reason: IopError, flush: bool) -> None:
         """Close the transport and tell the application. The peer is not told why, the log is (W13)."""
         self._deadline.stop()
+        if self._next_turn is not None:
+            self._next_turn.cancel()
+            self._next_turn = None
+            self.transport.resumeProducing()
         if self.connected:
             # A transport with a producer waits for it before it closes.
             self.transport.unregisterProducer()
@@ -234,6 +237,40 @@ class PeerProtocol(Protocol):
 
     # -- the rest -----------------------------------------------------------------------------------------------------
 
+    def _judge(self) -> bool:
+        """Have the frames of one turn judged, each by the state that the one before it led to; whether those are all.
+
+        What they bring about leaves in one piece.
+        """
+        self._gathering = True
+        session, decoder = self._session, self._decoder
+        all_judged = False
+        try:
+            for _ in range(TURN_FRAMES):
+                # what this side said since the last frame moves the limit too
+                decoder.limit = session.frame_limit
+                frame = decoder.next_frame()
+                if frame is None:
+                    all_judged = True
+                    break
+                session.received(frame)
+        except ProtocolViolation as violation:
+            self.close(violation)
+        self._gathering = False
+        self._write_gathered()
+        self._arm()
+        return all_judged or session.state is State.CLOSED
+
+    def _take_turn_later(self) -> None:
+        self._next_turn = self._clock.call_later(0, self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._next_turn = None
+        if not self._judge():
+            self._take_turn_later()
+        else:
+            self.transport.resumeProducing()
+
     def _write_gathered(self) -> None:
         if self._gathered:
             data = b"".join(self._gathered)
@@ -255,9 +292,9 @@ class PeerProtocol(Protocol):
             raise RuntimeError("a message was delivered before TLS was up")
         return self._application
 
-    def _reply(self, request: int, answer: Message) -> None:
+    def _reply(self, answer: Message, request: int) -> None:
         before = self._session.state
-        self._session.reply(request, answer)
+        self._guard(self._session.reply, request, answer)
         if self._session.state is not before:
             self._arm()
 

@@ -55,6 +55,8 @@ class MemoryTransport:
         self.peer = peer
         self.held = False
         self.outgoing = bytearray()
+        #: Whether this end takes what the other wrote.
+        self.reading = True
         self.disconnecting = False
         self.aborted = False
         self._handle = MemoryHandle(session)
@@ -98,6 +100,14 @@ class MemoryTransport:
         """Close now; what was written is lost."""
         self.disconnecting = self.aborted = True
         self.outgoing.clear()
+
+    def pauseProducing(self) -> None:
+        """Take nothing from the other end."""
+        self.reading = False
+
+    def resumeProducing(self) -> None:
+        """Take what comes from the other end."""
+        self.reading = True
 
     def registerProducer(self, producer: object, streaming: bool) -> None:
         """Pause and resume ``producer`` as the buffer fills and empties."""
@@ -162,7 +172,7 @@ class PeerPair:
         self.initiator.handshakeCompleted()
 
     def pump(self) -> None:
-        """Deliver until nothing moves any more."""
+        """Deliver until nothing moves any more, or only a later turn of the event loop takes more."""
         moved = True
         while moved and not self._lost:
             there = self._move(self.initiator_transport, self.acceptor_transport, self.acceptor)
@@ -179,7 +189,7 @@ class PeerPair:
             self.initiator.connectionLost(connectionDone)
 
     def _move(self, source: MemoryTransport, target: MemoryTransport, protocol: PeerProtocol) -> bool:
-        data = source.take()
+        data = source.take() if target.reading else b""
         if not data:
             return False
         for piece in self._split(data):

@@ -5,7 +5,7 @@ A *kind* is the name of a field of the envelope's ``oneof``; each carries a mess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,9 +16,14 @@ from iop.units import FRAME_BEFORE_HELLO, FRAME_LIMIT, HELLO_ANSWER_LIMIT
 from iop.wire.control_pb2 import ControlEnvelope
 from iop.wire.runtime_pb2 import RuntimeEnvelope
 from iop.wire.strict import parse_strict
+from iop.wire.varint import varint
 
 PING: Final = "ping"
 PONG: Final = "pong"
+
+_LENGTH_DELIMITED: Final = 2
+#: The tag of every envelope's first field: number 1, a varint.
+_CORRELATION_ID: Final = b"\x08"
 
 
 @dataclass(frozen=True)
@@ -41,12 +46,16 @@ class Dialect:
     acceptor_limit: int
     #: Message type -> kind.
     kinds: Mapping[type[Message], str] = field(init=False, repr=False)
+    #: Message type -> the tag of the envelope's field that carries it.
+    _tags: Mapping[type[Message], bytes] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         body = self.envelope.DESCRIPTOR.oneofs_by_name["body"]
         blank = self.envelope()
         kinds = {type(getattr(blank, kind.name)): kind.name for kind in body.fields}
+        tags = {type(getattr(blank, kind.name)): varint(kind.number << 3 | _LENGTH_DELIMITED) for kind in body.fields}
         object.__setattr__(self, "kinds", kinds)
+        object.__setattr__(self, "_tags", tags)
 
     def requests(self, *, initiator: bool) -> Mapping[str, str]:
         """What that side may ask: request kind -> answer kind."""
@@ -64,9 +73,16 @@ class Dialect:
         return kind
 
     def encode(self, correlation_id: int, message: Message) -> bytes:
-        """The bytes of the envelope that carries ``message``."""
-        envelope: Callable[..., Message] = self.envelope
-        return envelope(correlation_id=correlation_id, **{self.kind_of(message): message}).SerializeToString()
+        """The bytes of the envelope that carries ``message``; :class:`~iop.errors.UnexpectedMessage` if none does.
+
+        They are what protobuf writes for that envelope, without the copy of ``message`` that it would be made from.
+        """
+        tag = self._tags.get(type(message))
+        if tag is None:
+            raise UnexpectedMessage(f"a {type(message).__name__} does not travel on this wire")
+        body = message.SerializeToString()
+        head = _CORRELATION_ID + varint(correlation_id) if correlation_id else b""
+        return b"".join((head, tag, varint(len(body)), body))
 
     def decode(self, data: bytes) -> tuple[int, str, Message]:
         """Correlation id, kind and message of an envelope.

@@ -65,5 +65,7 @@ class FrameDecoder:
         if end > len(self._buffer):
             return None
         self._at = end
+        if isinstance(self._buffer, bytes):
+            return self._buffer[start:end]
         with memoryview(self._buffer) as view:
             return bytes(view[start:end])
