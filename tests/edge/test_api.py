@@ -189,12 +189,12 @@ class PathTests(ApiTestCase):
             self.assertEqual(exchange.headers["allow"], allowed)
 
     def test_body_limits(self) -> None:
-        """Bodies belong to calls: a look-up has none."""
+        """Bodies belong to calls: a look-up has none. P19: they take the share of the token's principal."""
         for method, path, limit in (("POST", "/v1/chat/completions", 1024 * 1024), ("GET", "/v1/models", 0)):
             head = self.get("/v1/models").head
             exchange = MemoryExchange(replace(head, method=method, path=path))
             wanted = self.rig.api.headed(exchange)
-            self.assertEqual(wanted and wanted.limit, limit)
+            self.assertEqual(wanted and (wanted.limit, wanted.owner), (limit, ADA.principal))
 
     def test_request_id(self) -> None:
         """A sane id of the caller's is kept, any other replaced; so is one that holds a token (P25)."""

@@ -115,11 +115,11 @@ class ConfigTests(SynchronousTestCase):
             self.assertRefused(f"{GOOD}[limits]\n{name} = 0", f"[limits] {name}")
 
     def test_one_body_fits(self) -> None:
-        """Room for all bodies together that a single permitted one could not have is refused."""
-        for total, one in ((1 << 20, 1 << 20), (16 << 20, 16 << 20)):
+        """Room for all bodies together of which a single permitted one could not have its half is refused."""
+        for total, one in ((2 << 20, 1 << 20), (32 << 20, 16 << 20)):
             limits = f"{GOOD}[limits]\nbody_bytes = {one}\nbody_total_bytes = "
             self.assertEqual(self.read(f"{limits}{total}").limits.body_total_bytes, total)
-            self.assertRefused(f"{limits}{total - 1}", "[limits]", "body_total_bytes must be at least body_bytes")
+            self.assertRefused(f"{limits}{total - 1}", "[limits]", "body_total_bytes must be at least twice body_bytes")
 
     def test_catalogue(self) -> None:
         """What does not describe a provider that can be served is refused where it stands."""

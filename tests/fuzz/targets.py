@@ -133,7 +133,7 @@ class _Application:
         if len(exchange.head.path) % 3 == 0:
             exchange.respond(404, [], b"no")
             return None
-        return Wanted(500, partial(self._take, exchange))
+        return Wanted(500, partial(self._take, exchange), owner=None)
 
     def _take(self, exchange: IExchange, body: bytearray) -> None:
         assert len(body) <= 500

@@ -42,7 +42,7 @@ class Application:
 
     def headed(self, exchange: IExchange) -> Wanted:
         exchange.on_gone(lambda: self.gone.callback(None))
-        return Wanted(16 * MIB, partial(self.take, exchange))
+        return Wanted(16 * MIB, partial(self.take, exchange), owner=None)
 
     def take(self, exchange: IExchange, body: bytearray) -> None:
         self.bodies.append(bytes(body))

@@ -36,6 +36,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.limit: int | None = 100
+        self.owner: str | None = None
         self.exchanges: list[IExchange] = []
         self.requests: list[tuple[RequestHead, bytes]] = []
         self.on_head: Callable[[IExchange], object] = lambda exchange: None
@@ -44,7 +45,7 @@ class Recorder:
     def headed(self, exchange: IExchange) -> Wanted | None:
         self.exchanges.append(exchange)
         self.on_head(exchange)
-        return None if self.limit is None else Wanted(self.limit, partial(self.take, exchange))
+        return None if self.limit is None else Wanted(self.limit, partial(self.take, exchange), self.owner)
 
     def take(self, exchange: IExchange, body: bytearray) -> None:
         self.requests.append((exchange.head, bytes(body)))
@@ -712,6 +713,28 @@ class BodyTotalTests(ServerCase):
         """Requests on one connection take turns, however many are sent ahead."""
         self.application.on_body = Recorder().on_body
         self.assertEqual(self.send(POST * 100 + CHUNKED * 100), OK * 200)
+
+    def test_an_owner_has_no_more_than_it_leaves(self) -> None:
+        """P19: a principal at its limit is refused with 429, in either way to send a body, and others are served."""
+        self.disconnect()
+        self.application.owner = "ann"
+        ended = self.hold(self.sized(5))
+        self.hold(CHUNKED[: CHUNKED.index(b"3\r\n")], b"4\r\nabcd\r\n")
+        held = self.connection, self.transport
+        for head in (self.sized(1), with_field(b"Expect: 100-continue", self.sized(1))):
+            self.transport = self.connect()
+            answer = self.send(head)
+            self.assertEqual(answer[:13], b"HTTP/1.1 429 ")
+            self.assertIn(b"\r\nretry-after: 5\r\n", answer)
+            self.assertIn(b"too_many_bodies: ", answer)
+            self.disconnect()
+        self.application.owner = "bob"
+        self.hold(self.sized(4))
+        self.connection, self.transport = held
+        self.assertEqual(self.send(b"0\r\n\r\n"), b"", "what is whole needs no more room")
+        self.application.owner = "ann"
+        ended.respond(200, [], b"")
+        self.hold(self.sized(1))
 
     def test_nothing_asked_for(self) -> None:
         """A client is not asked for a body that has no room, nor is one counted that the application does not want."""

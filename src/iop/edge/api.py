@@ -78,11 +78,11 @@ class Api:
         request_id = _request_id(exchange.head)
         try:
             caller = _caller(exchange.head, request_id)
-            authenticate(self._link.projection(), caller.digest, self._clock.wall_ms())
+            token = authenticate(self._link.projection(), caller.digest, self._clock.wall_ms())
         except IopError as error:
             self._refuse(exchange, request_id, refusal_of(error))
             return None
-        return self._judged(exchange, caller)
+        return self._judged(exchange, caller, token.principal)
 
     def refuse(self, status: int, code: str, message: str) -> tuple[Headers, bytes]:
         """What the HTTP server answers on its own."""
@@ -92,7 +92,7 @@ class Api:
 
     # -- endpoints ----------------------------------------------------------------------------------------------------
 
-    def _judged(self, exchange: IExchange, caller: _Caller) -> Wanted | None:
+    def _judged(self, exchange: IExchange, caller: _Caller, principal: str) -> Wanted | None:
         path, method = exchange.head.path, exchange.head.method
         serve: Callable[[IExchange, _Caller, bytearray], None]
         if path in _CALLS:
@@ -103,7 +103,7 @@ class Api:
             self._refuse(exchange, caller.request_id, NO_SUCH_PATH)
             return None
         if method == allowed:
-            return Wanted(limit, partial(self._take, serve, exchange, caller))
+            return Wanted(limit, partial(self._take, serve, exchange, caller), owner=principal)
         self._refuse(exchange, caller.request_id, METHOD_NOT_ALLOWED, (b"allow", allowed.encode()))
         return None
 

@@ -147,8 +147,9 @@ class LimitsTable(Strict):
 
     @model_validator(mode="after")
     def _one_body_fits(self) -> LimitsTable:
-        if self.body_total_bytes < self.body_bytes:
-            raise ValueError("body_total_bytes must be at least body_bytes")
+        # a principal takes no more than it leaves to others
+        if self.body_total_bytes < 2 * self.body_bytes:
+            raise ValueError("body_total_bytes must be at least twice body_bytes")
         return self
 
 

@@ -93,7 +93,8 @@ class _WebApplication:
 
     def headed(self, exchange: IExchange) -> Wanted:
         limit = self._body_limit(exchange.head.method.encode("ascii"), exchange.head.path.encode("ascii"))
-        return Wanted(limit, partial(self._serve, exchange))
+        # who calls is for the resource to find out, later
+        return Wanted(limit, partial(self._serve, exchange), owner=None)
 
     def _serve(self, exchange: IExchange, body: bytearray) -> None:
         head = exchange.head

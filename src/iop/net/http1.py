@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.protocol import ServerFactory
 
+from iop.net.body_room import BodyRoom
 from iop.net.http_application import Headers, HttpLimits, IExchange, IHttpApplication, RequestHead, Wanted
 from iop.net.http_connection import HttpConnection
 
@@ -36,8 +37,8 @@ class HttpServerFactory(ServerFactory):
         self._application = application
         self._clock = clock
         self._limits = limits or HttpLimits()
+        self.body_room = BodyRoom(self._limits.body_total)
         self._connections: set[HttpConnection] = set()
-        self._body_bytes = 0
         self._drained: list[Deferred[None]] = []
         self._date = b""
         self._date_second = -1
@@ -74,17 +75,6 @@ class HttpServerFactory(ServerFactory):
             waiting, self._drained = self._drained, []
             for drained in waiting:
                 drained.callback(None)
-
-    def reserve(self, count: int) -> bool:
-        """Make room for ``count`` bytes of a body; answers whether there is room."""
-        if self._body_bytes + count > self._limits.body_total:
-            return False
-        self._body_bytes += count
-        return True
-
-    def give_back(self, count: int) -> None:
-        """``count`` bytes that were reserved are not held any more."""
-        self._body_bytes -= count
 
     def date(self) -> bytes:
         """The value of the Date field, made once a second."""

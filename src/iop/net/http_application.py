@@ -36,6 +36,7 @@ class HttpLimits:
     #: Cap on every body, whatever the application allows.
     body: int = 16 * 1024 * 1024
     #: Cap on all bodies of a listener together: announced, arriving, or with the application until its answer ended.
+    #: Of that an owner has no more than it leaves to others, see :class:`~iop.net.body_room.BodyRoom`.
     body_total: int = 256 * 1024 * 1024
     #: From the first byte of a request to the last of its body, however it trickles; and from a connection's beginning,
     #: TLS handshake included, to its first request (P34).
@@ -92,10 +93,12 @@ class Wanted:
     :ivar limit: how many bytes it may have.
     :ivar take: called with the whole of it, which is then the application's to keep and to zero; answers the request
         now or later.
+    :ivar owner: whose share of the room for bodies it takes; None if its head does not tell.
     """
 
     limit: int
     take: Callable[[bytearray], object]
+    owner: str | None
 
 
 class IHttpApplication(Interface):

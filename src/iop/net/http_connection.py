@@ -17,6 +17,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from iop.errors import BadHttp
+from iop.net.body_room import Reservation
 from iop.net.deadline import Deadline
 from iop.net.http_exchange import Exchange
 from iop.net.http_refusal import refusal_answer
@@ -75,8 +76,8 @@ class HttpConnection(Protocol):
         #: Until when there need be no request.
         self._idle_until = 0.0
         self._exchange: Exchange | None = None
-        #: Bytes of the exchange's body that count towards the listener's total.
-        self._reserved = 0
+        #: The room of the exchange's body, if that is being received or was.
+        self._room: Reservation | None = None
         #: Whether the connection closes after the answer.
         self._last = False
         #: Whether the transport holds more of the answer than the client takes.
@@ -115,7 +116,8 @@ class HttpConnection(Protocol):
         # whoever waits for the last connection must not find a request that does not know yet
         if self._exchange is not None:
             self._exchange.end()
-        self._give_back()
+        if self._room is not None:
+            self._room.give_back()
         self._server.closed(self)
 
     def pauseProducing(self) -> None:
@@ -151,7 +153,8 @@ class HttpConnection(Protocol):
         """The answer is sent: on to the next request, or to the end."""
         self._exchange = None
         self._began = None
-        self._give_back()
+        if self._room is not None:
+            self._room.give_back()
         if self._last or self._server.draining:
             self._close(linger=self._phase is _Phase.DEAF)
         else:
@@ -237,25 +240,16 @@ class HttpConnection(Protocol):
 
     def _expect_body(self, exchange: Exchange, framing: Framing, wanted: Wanted) -> None:
         limit = min(wanted.limit, self._limits.body)
+        room = self._room = Reservation(self._server.body_room, wanted.owner)
         if framing.length is None:
-            self._receiving = exchange, wanted, ChunkedBody(limit, self._reserve)
+            self._receiving = exchange, wanted, ChunkedBody(limit, room.take)
         elif framing.length > limit:
             raise BadHttp(413, f"the body is larger than {limit} bytes")
         else:
-            self._reserve(framing.length)
+            room.take(framing.length)
             self._receiving = exchange, wanted, SizedBody(framing.length)
         if framing.waits and not self._input:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def _reserve(self, count: int) -> None:
-        """Have ``count`` more bytes of the body count towards the listener's total, until the exchange ends."""
-        if not self._server.reserve(count):
-            raise BadHttp(503, "this server holds as many request bodies as it can; try again soon")
-        self._reserved += count
-
-    def _give_back(self) -> None:
-        self._server.give_back(self._reserved)
-        self._reserved = 0
 
     def _read_body(self, exchange: Exchange, wanted: Wanted, body: SizedBody | ChunkedBody) -> bool:
         """Read on in a body, and hand it over once it is whole. Answers whether it was."""
@@ -293,7 +287,8 @@ class HttpConnection(Protocol):
             self.abort()
         if exchange is not None:
             exchange.end()
-        self._give_back()
+        if self._room is not None:
+            self._room.give_back()
 
     def _stop_reading(self) -> None:
         """Drop what came, and whatever will come."""

@@ -18,6 +18,7 @@ _CODES: Final = {
     413: "request_too_large",
     415: "content_encoding_refused",
     417: "expectation_failed",
+    429: "too_many_bodies",
     431: "headers_too_large",
     500: "internal",
     503: "overloaded",
@@ -33,6 +34,6 @@ def refusal_answer(application: IHttpApplication, refusal: BadHttp) -> tuple[byt
     """The head, without its empty line, and the body that say ``refusal`` in the words of ``application``."""
     code = _CODES.get(refusal.status, _OTHERWISE)
     headers, body = application.refuse(refusal.status, code, refusal.message)
-    if refusal.status == 503:
+    if refusal.status in (429, 503):
         headers = [*headers, (b"retry-after", b"%d" % RETRY_SECONDS)]
     return response_head(refusal.status, headers) + b"content-length: %d\r\n" % len(body), body

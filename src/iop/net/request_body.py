@@ -44,7 +44,8 @@ class ChunkedBody:
     disagree on where the request ends. So are bodies that are more framing than content.
 
     :param limit: bytes the body may have; a chunk beyond it is refused from its size alone (P32).
-    :param reserve: told the size of each chunk before any of it is taken; may raise to refuse it.
+    :param reserve: told the size of each chunk but the last, empty one, before any of it is taken; may raise to refuse
+        it.
     """
 
     def __init__(self, limit: int, reserve: Callable[[int], object]) -> None:
@@ -104,6 +105,7 @@ class ChunkedBody:
         self._left = int(size[1], 16)
         if len(self.content) + self._left > self._limit:
             raise BadHttp(413, f"the body is larger than {self._limit} bytes")
-        self._reserve(self._left)
         self._after_data = self._left > 0
         self._last = not self._left
+        if self._left:
+            self._reserve(self._left)
