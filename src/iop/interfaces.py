@@ -211,6 +211,11 @@ class IDenials(Interface):
 class IAudit(Interface):
     """Append-only record of what was done (P26)."""
 
+    newest: int = Attribute(
+        "Number of the newest row, 0 without any: the last of when the store was opened, or the last committed through "
+        "it since. Rows are numbered from 1 without gaps, whoever writes them, so it says how many there are."
+    )
+
     def append(actor: str, action: str, subject: str, outcome: str, details: dict[str, str | int]) -> Deferred[None]:
         """Commit one row before the answer it belongs to leaves."""
 

@@ -641,6 +641,20 @@ class StoreContract(_Base):
         assert await self.store.audit.tail(0) == []
         assert len(await self.store.audit.tail(100)) == 5
 
+    async def test_newest_audit_row_follows_what_is_committed(self) -> None:
+        """Each mutation, lease and row of its own, and nothing that was refused or is not audited."""
+        assert self.store.audit.newest == 0
+        question = await self.question()
+        for number in range(4):
+            await self.store.audit.append(ACTOR, "action", "subject", str(number), {})
+            await self.reason(question)
+            await self.reason(replace(question, token_proof=b"x" * 32))
+            await self.store.denials.deny("node", f"node-{number}", ACTOR)
+            await self.refused(NotFound, self.put(question.binding.principal, "no-slot"))
+            await self.store.edge_sessions.end_all(NOW_MS)
+            [row] = await self.store.audit.tail(1)
+            assert self.store.audit.newest == row.sequence == len(await self.store.audit.tail(100))
+
     async def test_audit_holds_no_verifier(self) -> None:
         """P26: no secret, token, digest or proof in any row."""
         question = await self.question()

@@ -268,6 +268,7 @@ class OneStatementTests(SqliteTestCase):
             SqliteThread(writing, "BEGIN IMMEDIATE", the_reactor(), "writer"),
             SqliteThread(schema.connect(self.path), "BEGIN", the_reactor(), "reader"),
             lambda: NOW_MS,
+            0,
         )
         self.addCleanup(store.close)
         return store, statements
@@ -393,12 +394,31 @@ class ThreadTests(SqliteTestCase):
             refused = await self.assertFailure(call, StoreUnavailable)
             assert "whether the change holds is unknown" in str(refused)
 
+    async def test_audit_rows_of_others_and_of_no_commit(self) -> None:
+        """Rows count that were there before, and that others wrote before the newest here; a lost row does not."""
+        before = self.opened()
+        for number in range(3):
+            await before.audit.append(ACTOR, "action", "subject", str(number), {})
+        store, other = self.opened(), self.opened()
+        assert store.audit.newest == 3
+        await other.audit.append(ACTOR, "action", "subject", "other", {})
+        assert store.audit.newest == 3
+        await store.audit.append(ACTOR, "action", "subject", "own", {})
+        assert store.audit.newest == 5
+        writing = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, factory=NoCommit)
+        reading = SqliteThread(schema.connect(self.path), "BEGIN", the_reactor(), "iop-store-test")
+        failing = SqliteThread(writing, "BEGIN IMMEDIATE", the_reactor(), "iop-store-test")
+        unlucky = SqliteStore(failing, reading, lambda: NOW_MS, 5)
+        self.addCleanup(unlucky.close)
+        await self.assertFailure(unlucky.audit.append(ACTOR, "action", "subject", "lost", {}), StoreUnavailable)
+        assert unlucky.audit.newest == 5
+
     async def test_time_of_a_mutation_is_taken_when_it_is_made(self) -> None:
         """P41: under the write lock, so every lease of an older generation was read before it."""
         thread = self.thread()
         reader = SqliteThread(schema.connect(self.path), "BEGIN", the_reactor(), "iop-store-test")
         now_ms = NOW_MS
-        store = SqliteStore(thread, reader, lambda: now_ms)
+        store = SqliteStore(thread, reader, lambda: now_ms, 0)
         self.addCleanup(store.close)
         go_on = self.held(thread)
         made = store.denials.deny("node", "node-1", ACTOR)

@@ -23,7 +23,6 @@ class GenerationWatch:
     """Reads the generation again and again and publishes each new one.
 
     :ivar published: the newest generation that the Edges were sent, or 0.
-    :ivar audit_rows: how many the store had at the last reading.
     :ivar trouble: why the last reading failed, or an empty string.
     """
 
@@ -32,7 +31,6 @@ class GenerationWatch:
         self._edges = edges
         self._clock = clock
         self.published = 0
-        self.audit_rows = 0
         self._next: IDelayedCall | None = None
         self._running = False
         self._log = Logger()
@@ -60,8 +58,6 @@ class GenerationWatch:
             if generation > self.published and self._running:
                 await self._edges.publish(generation)
                 self.published = generation
-            # rows are numbered without gaps
-            self.audit_rows = max((row.sequence for row in await self._store.audit.tail(1)), default=0)
         except IopError as error:
             if not self.trouble:
                 self._log.warn("control.store.trouble", code=error.code)

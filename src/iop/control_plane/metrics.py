@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from iop.control_plane.edges import Edges
     from iop.control_plane.generation import GenerationWatch
+    from iop.interfaces import IAudit
     from iop.records import Barrier
 
 #: The status of a call that ended before the API answered it.
@@ -64,7 +65,7 @@ class ControlPlaneMetrics:
         self._cut_off.inc(barrier.cut_off)
         self._unconfirmed.inc(barrier.unconfirmed)
 
-    def watch(self, edges: Edges, watch: GenerationWatch) -> None:
+    def watch(self, edges: Edges, watch: GenerationWatch, audit: IAudit) -> None:
         """Have each page read from these what is now."""
         connected = Gauge("iop_control_plane_edges_connected", "Edges that are connected", registry=self._registry)
         connected.set_function(lambda: len(edges.names()))
@@ -74,7 +75,5 @@ class ControlPlaneMetrics:
             registry=self._registry,
         )
         generation.set_function(lambda: watch.published)
-        rows = Gauge(
-            "iop_control_plane_audit_rows", "Audit rows in the store when it was last read", registry=self._registry
-        )
-        rows.set_function(lambda: watch.audit_rows)
+        rows = Gauge("iop_control_plane_audit_rows", "Audit rows, up to the newest known here", registry=self._registry)
+        rows.set_function(lambda: audit.newest)

@@ -86,7 +86,7 @@ def build_plane(
         acknowledge_seconds=lease.acknowledge_seconds,
     )
     watch = GenerationWatch(store, edges, clock)
-    metrics.watch(edges, watch)
+    metrics.watch(edges, watch, store.audit)
     return Plane(
         store=store,
         edges=edges,

@@ -437,6 +437,10 @@ class MemoryAudit:
     def __init__(self, tables: _Tables) -> None:
         self._tables = tables
 
+    @property
+    def newest(self) -> int:
+        return len(self._tables.audit)
+
     def append(
         self, actor: str, action: str, subject: str, outcome: str, details: dict[str, str | int]
     ) -> Deferred[None]:

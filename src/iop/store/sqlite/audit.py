@@ -10,7 +10,7 @@ from zope.interface import implementer
 from iop.interfaces import IAudit
 from iop.records import AuditRow
 from iop.store.events import Event
-from iop.store.sqlite.mutation import Writer, rows, write_event
+from iop.store.sqlite.mutation import Writer, rows
 
 if TYPE_CHECKING:
     import sqlite3
@@ -32,11 +32,15 @@ class SqliteAudit:
         self._writer = writer
         self._reader = reader
 
+    @property
+    def newest(self) -> int:
+        return self._writer.newest
+
     def append(
         self, actor: str, action: str, subject: str, outcome: str, details: dict[str, str | int]
     ) -> Deferred[None]:
         event = Event(actor, action, subject, outcome, dict(details))
-        return self._writer.record(lambda connection, now_ms: write_event(connection, now_ms, event))
+        return self._writer.audit(lambda connection, now_ms: (None, event))
 
     def tail(self, count: int) -> Deferred[list[AuditRow]]:
         def job(connection: sqlite3.Connection) -> list[AuditRow]:

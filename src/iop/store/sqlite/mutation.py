@@ -45,12 +45,21 @@ def current_generation(connection: sqlite3.Connection) -> int:
     return int(generation)
 
 
-def write_event(connection: sqlite3.Connection, at_ms: int, event: Event) -> None:
-    """Append the audit row of ``event``."""
-    connection.execute(
-        "INSERT INTO audit (at_ms, actor, action, subject, outcome, details) VALUES (?, ?, ?, ?, ?, ?)",
-        (at_ms, event.actor, event.action, event.subject, event.outcome, json.dumps(dict(event.details))),
+def newest_audit_row(connection: sqlite3.Connection) -> int:
+    """The number of the newest audit row as this transaction sees it, or 0."""
+    [(newest,)] = rows(connection, "SELECT coalesce(max(sequence), 0) FROM audit")
+    return int(newest)
+
+
+def _write_event(connection: sqlite3.Connection, at_ms: int, event: Event) -> int:
+    """Append the audit row of ``event``; answers its number."""
+    [(sequence,)] = rows(
+        connection,
+        "INSERT INTO audit (at_ms, actor, action, subject, outcome, details) VALUES (?, ?, ?, ?, ?, ?)"
+        " RETURNING sequence",
+        *(at_ms, event.actor, event.action, event.subject, event.outcome, json.dumps(dict(event.details))),
     )
+    return int(sequence)
 
 
 def check_projection_room(connection: sqlite3.Connection, principal: str) -> None:
@@ -67,11 +76,14 @@ class Writer:
 
     :param thread: whose transactions begin immediately.
     :param wall_ms: the present in Unix milliseconds; called on the thread, under the write lock.
+    :param newest: number of the newest audit row there is.
+    :ivar newest: the same, followed by each row that is committed here.
     """
 
-    def __init__(self, thread: SqliteThread, wall_ms: Callable[[], int]) -> None:
+    def __init__(self, thread: SqliteThread, wall_ms: Callable[[], int], newest: int) -> None:
         self._thread = thread
         self._wall_ms = wall_ms
+        self.newest = newest
 
     def mutate(self, change: Callable[[sqlite3.Connection, int], tuple[T, Event]]) -> Deferred[Committed[T]]:
         """Apply ``change(connection, now_ms)``, raise the generation by one and write the audit row, all or nothing.
@@ -79,15 +91,28 @@ class Writer:
         The time is taken under the write lock: every lease that an older generation allowed was read before it.
         """
 
-        def job(connection: sqlite3.Connection) -> Committed[T]:
-            now_ms = self._wall_ms()
+        def audited(connection: sqlite3.Connection, now_ms: int) -> tuple[Committed[T], Event]:
             value, event = change(connection, now_ms)
             [(generation,)] = rows(connection, "UPDATE generation SET value = value + 1 RETURNING value")
-            write_event(connection, now_ms, event)
-            return Committed(value, generation, now_ms)
+            return Committed(value, generation, now_ms), event
 
-        return self._thread.run(job)
+        return self.audit(audited)
+
+    def audit(self, change: Callable[[sqlite3.Connection, int], tuple[T, Event]]) -> Deferred[T]:
+        """Apply ``change(connection, now_ms)`` and write the audit row, all or nothing."""
+
+        def job(connection: sqlite3.Connection) -> tuple[T, int]:
+            now_ms = self._wall_ms()
+            value, event = change(connection, now_ms)
+            return value, _write_event(connection, now_ms, event)
+
+        return self._thread.run(job).addCallback(self._committed)
 
     def record(self, change: Callable[[sqlite3.Connection, int], T]) -> Deferred[T]:
-        """Apply ``change(connection, now_ms)``, which alters nothing that Edges know of."""
+        """Apply ``change(connection, now_ms)``, which alters nothing that Edges know of, nor that is audited."""
         return self._thread.run(lambda connection: change(connection, self._wall_ms()))
+
+    def _committed(self, outcome: tuple[T, int]) -> T:
+        # told in the order of the commits, so the number only grows
+        value, self.newest = outcome
+        return value

@@ -10,7 +10,7 @@ from iop.core.durable import DurableRoute, DurableRows, DurableSlot, DurableToke
 from iop.interfaces import ILeaseAuthority, IProjections
 from iop.records import LeaseGrant, ProjectionSnapshot, RouteEntry, SealedSecret, SlotState, TokenEntry, TokenKind
 from iop.store.events import lease_decided
-from iop.store.sqlite.mutation import Writer, current_generation, rows, write_event
+from iop.store.sqlite.mutation import Writer, current_generation, rows
 
 if TYPE_CHECKING:
     import sqlite3
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from iop.records import LeaseQuestion, LeaseRefusal
+    from iop.store.events import Event
     from iop.store.sqlite.thread import SqliteThread
 
 _TOKENS = "SELECT token, principal, digest, expires_ms FROM tokens WHERE kind = 'use' ORDER BY token"
@@ -74,14 +75,14 @@ class SqliteLeaseAuthority:
         self._writer = writer
 
     def authorise(self, question: LeaseQuestion, now_ms: int) -> Deferred[LeaseGrant | LeaseRefusal]:
-        def record(connection: sqlite3.Connection, at_ms: int) -> LeaseGrant | LeaseRefusal:
+        def decide(connection: sqlite3.Connection, _: int) -> tuple[LeaseGrant | LeaseRefusal, Event]:
             durable, envelope = _read(connection, question)
             refused = refusal(question, durable, now_ms)
-            write_event(connection, at_ms, lease_decided(question, refused.reason if refused else "granted"))
             # validity counts from when it was asked: the read can only be later (P42)
-            return refused or LeaseGrant(SealedSecret(*envelope), now_ms)
+            answer = refused or LeaseGrant(SealedSecret(*envelope), now_ms)
+            return answer, lease_decided(question, refused.reason if refused else "granted")
 
-        return self._writer.record(record)
+        return self._writer.audit(decide)
 
 
 def _read(connection: sqlite3.Connection, question: LeaseQuestion) -> tuple[DurableRows, tuple[str, bytes, bytes]]:

@@ -14,7 +14,7 @@ from iop.store import schema
 from iop.store.failures import translated
 from iop.store.sqlite.audit import SqliteAudit
 from iop.store.sqlite.edges import SqliteDenials, SqliteEdgeSessions
-from iop.store.sqlite.mutation import Writer
+from iop.store.sqlite.mutation import Writer, newest_audit_row
 from iop.store.sqlite.principals import SqlitePrincipals, SqliteTokens
 from iop.store.sqlite.projections import SqliteLeaseAuthority, SqliteProjections
 from iop.store.sqlite.slots import SqliteRoutes, SqliteSlots
@@ -53,15 +53,17 @@ def open_sqlite(
 
 
 def _open(path: Path, deployment_id: str, reactor: IReactorFromThreads, wall_ms: Callable[[], int]) -> SqliteStore:
-    writing, reading = _connect_both(path, deployment_id)
+    writing, reading, newest = _connect_both(path, deployment_id)
     return SqliteStore(
         SqliteThread(writing, "BEGIN IMMEDIATE", reactor, "iop-store-writer"),
         SqliteThread(reading, "BEGIN", reactor, "iop-store-reader"),
         wall_ms,
+        newest,
     )
 
 
-def _connect_both(path: Path, deployment_id: str) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+def _connect_both(path: Path, deployment_id: str) -> tuple[sqlite3.Connection, sqlite3.Connection, int]:
+    """The two connections, and the number of the newest audit row."""
     with translated(f"{path} was not opened"), ExitStack() as opened:
         writing = schema.connect(path)
         opened.callback(writing.close)
@@ -69,8 +71,9 @@ def _connect_both(path: Path, deployment_id: str) -> tuple[sqlite3.Connection, s
         reading = schema.connect(path)
         opened.callback(reading.close)
         reading.execute("PRAGMA query_only = ON")
+        newest = newest_audit_row(reading)
         opened.pop_all()
-        return writing, reading
+        return writing, reading, newest
 
 
 @implementer(IStore)
@@ -80,12 +83,13 @@ class SqliteStore:
     :param writer: the thread that changes the database.
     :param reader: the thread that lists and takes snapshots.
     :param wall_ms: the present in Unix milliseconds.
+    :param newest: number of the newest audit row.
     """
 
-    def __init__(self, writer: SqliteThread, reader: SqliteThread, wall_ms: Callable[[], int]) -> None:
+    def __init__(self, writer: SqliteThread, reader: SqliteThread, wall_ms: Callable[[], int], newest: int) -> None:
         self._writer = writer
         self._reader = reader
-        changes = Writer(writer, wall_ms)
+        changes = Writer(writer, wall_ms, newest)
         self.principals = SqlitePrincipals(changes, reader)
         self.tokens = SqliteTokens(reader)
         self.slots = SqliteSlots(changes, reader)
