@@ -1,8 +1,8 @@
 """Random SIGKILLs under load: what callers see, and whether anything acknowledged is lost.
 
 ``python -m bench.kills`` (20 minutes, 200 kills) or ``--minutes 1 --kills 10``. Callers send chat completions, plain
-and streamed, each with a word of its own that the stand-in provider repeats; owners create slots. Meanwhile a random
-role is killed and started again, as a supervisor would. Then everything acknowledged is looked for.
+and streamed, each with a word of its own that the stand-in provider repeats; owners change routes and store secrets.
+Meanwhile a random role is killed and started again, as a supervisor would. Then everything acknowledged is looked for.
 
 Rows: *succeeded*, whole answers with the caller's own word; *failed visibly*, an error status or a broken connection;
 *wrong*, an answer that is not the caller's, or a truncated one that looks whole; *lost*, acknowledged and not there.
@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -35,6 +36,25 @@ ROLES = (Role.CONTROL_PLANE, Role.EDGE, Role.NODE)
 BROKEN = (OSError, http.client.HTTPException)
 
 
+#: Of so many changes of an owner one is a new slot: fewer in all than a principal may have.
+SLOT_EVERY = 6
+
+
+class Refused(Exception):
+    """An answer that says no."""
+
+
+@dataclass
+class Owned:
+    """A route as its owner knows it."""
+
+    model: str
+    #: 0 if it is not there.
+    revision: int = 0
+    #: Whether the last change's outcome is known.
+    known: bool = True
+
+
 class Load:
     """Callers and owners, and what they saw."""
 
@@ -44,8 +64,11 @@ class Load:
         self._seed = seed
         self._stop = threading.Event()
         self._lock = threading.Lock()
+        self._slot = self._manage("GET", "/v1/slots")["slots"][0]["slot"]
         self.seen: Counter[str] = Counter()
-        self.acknowledged: dict[str, str] = {}
+        #: Acknowledged: name of a slot -> its id; model of a route -> its newest revision and what that says.
+        self.stored: dict[str, str] = {}
+        self.routed: dict[str, tuple[int, str]] = {}
         self.failures: Counter[str] = Counter()
         self._threads = [threading.Thread(target=self._call_on, args=(number,)) for number in range(CALLERS)]
         self._threads += [threading.Thread(target=self._own_on, args=(number,)) for number in range(OWNERS)]
@@ -89,54 +112,83 @@ class Load:
     def _chat(self, word: str, stream: bool) -> tuple[int, str]:
         body = {"model": "stand-in", "stream": stream, "messages": [{"role": "user", "content": word}]}
         token = self._deployment.text("use.token")
-        return self._ask(self._deployment.address("edge", "api"), "POST", "/v1/chat/completions", token, body)
+        return self._ask(self._deployment.address("edge", "api"), "POST", "/v1/chat/completions", token, body, {})
 
     def _own_on(self, number: int) -> None:
+        """Change one route over and over; every few changes store a secret in a new slot."""
+        owned = Owned(f"owned-{number}")
         made = 0
         while not self._stop.is_set():
-            name = f"owner-{number}-{made}"
+            # two owners share one principal, who may make a change a second
+            time.sleep(2.0)
             made += 1
             self._saw("mutations sent")
             try:
-                status, text = self._create(name)
+                self._store(f"owner-{number}-{made}") if made % SLOT_EVERY == 0 else self._reroute(owned, f"m-{made}")
             except BROKEN as error:
                 self._saw("mutations failed visibly", type(error).__name__)
+            except Refused as refused:
+                self._saw("mutations failed visibly", str(refused))
             else:
-                if status == 201:
-                    self._saw("mutations succeeded")
-                    with self._lock:
-                        self.acknowledged[name] = json.loads(text)["slot"]
-                else:
-                    self._saw("mutations failed visibly", f"{status} {_code(text)}")
-            # two owners share one principal, who may make a change a second
-            time.sleep(2.0)
+                self._saw("mutations succeeded")
 
-    def _create(self, name: str) -> tuple[int, str]:
+    def _store(self, name: str) -> None:
         path = f"/v1/slots?name={quote(name)}&profile=openai&target=stand-in"
+        slot = self._manage("POST", path, b"sk-" + name.encode())
+        with self._lock:
+            self.stored[name] = slot["slot"]
+
+    def _reroute(self, owned: Owned, upstream_model: str) -> None:
+        """What failed may be made or not: its outcome is looked up before the next change."""
+        if not owned.known:
+            there = self._routes().get(owned.model)
+            owned.revision, owned.known = (there["revision"] if there else 0), True
+        owned.known = False
+        wanted = {"slot": self._slot, "upstream_model": upstream_model, "selector": ""}
+        expected = {"If-Match": f'"{owned.revision}"'} if owned.revision else {"If-None-Match": "*"}
+        route = self._manage("PUT", f"/v1/routes/{owned.model}", wanted, expected)
+        owned.revision, owned.known = route["revision"], True
+        with self._lock:
+            self.routed[owned.model] = (route["revision"], upstream_model)
+
+    def _routes(self) -> dict[str, Any]:
+        return {route["model"]: route for route in self._manage("GET", "/v1/routes")["routes"]}
+
+    def _manage(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
+        """One call of the credential API; :class:`Refused` unless it succeeds."""
         token = self._deployment.text("manage.token")
         address = self._deployment.address("control-plane", "credential_https")
-        return self._ask(address, "POST", path, token, b"sk-" + name.encode())
+        status, text = self._ask(address, method, path, token, body, headers or {})
+        if status not in (200, 201):
+            raise Refused(f"{status} {_code(text)}")
+        return json.loads(text)
 
-    def _ask(self, address: str, method: str, path: str, token: str, body: Any) -> tuple[int, str]:
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
+    def _ask(
+        self, address: str, method: str, path: str, token: str, body: Any, headers: dict[str, str]
+    ) -> tuple[int, str]:
+        headers = headers | {"Authorization": f"Bearer {token}"}
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        if data is not None:
+            headers["Content-Type"] = "application/octet-stream" if data is body else "application/json"
         connection = http.client.HTTPSConnection(address, timeout=40, context=self._context)
         try:
-            connection.request(method, path, data, {"Authorization": f"Bearer {token}", "Content-Type": kind})
+            connection.request(method, path, data, headers)
             response = connection.getresponse()
             return response.status, response.read().decode()
         finally:
             connection.close()
 
     def lost(self) -> list[str]:
-        """Acknowledged slots that are not there any more."""
-        token = self._deployment.text("manage.token")
-        address = self._deployment.address("control-plane", "credential_https")
-        connection = http.client.HTTPSConnection(address, timeout=40, context=self._context)
-        connection.request("GET", "/v1/slots", headers={"Authorization": f"Bearer {token}"})
-        there = {slot["name"]: slot["slot"] for slot in json.loads(connection.getresponse().read())["slots"]}
-        connection.close()
-        return [name for name, slot in self.acknowledged.items() if there.get(name) != slot]
+        """Acknowledged slots that are not there any more, and routes that are older than what was acknowledged."""
+        slots = {slot["name"]: slot["slot"] for slot in self._manage("GET", "/v1/slots")["slots"]}
+        gone = [name for name, slot in self.stored.items() if slots.get(name) != slot]
+        routes = self._routes()
+        for model, (revision, upstream_model) in self.routed.items():
+            there = routes.get(model, {"revision": 0})
+            same = there["revision"] == revision and there["upstream_model"] == upstream_model
+            if not same and there["revision"] <= revision:
+                gone.append(model)
+        return gone
 
 
 def _code(text: str) -> str:

@@ -34,23 +34,22 @@ def iop(*arguments: str) -> Any:
 
 @contextmanager
 def started(home: Home, *roles: Role) -> Iterator[dict[Role, tuple[subprocess.Popen[str], dict[str, str]]]]:
-    """Roles as ``twistd -n`` processes on the served core: each one's process and addresses."""
+    """Roles as ``twistd -n`` processes on the served core, started at once: each one's process and addresses."""
     twistd = str(Path(sysconfig.get_path("scripts"), "twistd"))
-    running: dict[Role, tuple[subprocess.Popen[str], dict[str, str]]] = {}
+    children: dict[Role, subprocess.Popen[str]] = {}
     try:
         for role in roles:
-            record = home.run / f"{role.value}.json"
-            record.unlink(missing_ok=True)
-            child = python(
+            (home.run / f"{role.value}.json").unlink(missing_ok=True)
+            children[role] = python(
                 *(twistd, "-n", "--pidfile=", f"iop-{role.value}", "--config", str(home.config(role))),
                 core=SERVED,
                 cwd=home.root,
                 stdout=subprocess.DEVNULL,
             )
-            running[role] = child, json.loads(wait_for(record))["addresses"]
-        yield running
+        records = {role: json.loads(wait_for(home.run / f"{role.value}.json")) for role in roles}
+        yield {role: (child, records[role]["addresses"]) for role, child in children.items()}
     finally:
-        for child, _ in reversed(running.values()):
+        for child in reversed(children.values()):
             child.terminate()
             child.wait()
 
