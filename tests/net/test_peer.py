@@ -753,6 +753,12 @@ class BackpressureTests(PeerTestCase):
         self.accepting.peer.request(PrincipalProjectionApplyRequest(), 5.0)
         self.assertEqual(len(written), 2)
 
+    def test_no_frame_waits_for_an_acknowledgement(self) -> None:
+        """A small frame behind another leaves at once: with Nagle's rule a stream's pieces wait for the peer's ACKs."""
+        pair = self.pair()
+        self.assertTrue(pair.acceptor_transport.no_delay)
+        self.assertTrue(pair.initiator_transport.no_delay)
+
     def test_order(self) -> None:
         """What had to wait comes after what was sent before it, and before what is sent after it."""
         pair = self.pair(RUNTIME)

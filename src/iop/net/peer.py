@@ -101,6 +101,8 @@ class PeerProtocol(Protocol):
         if not factory.opened(self):
             self.close(TooManyConnections(f"this listener carries {CONNECTIONS_LIMIT} connections already"))
             return
+        # a frame that follows another at once must not wait until that one is acknowledged
+        self.transport.setTcpNoDelay(True)
         self.transport.registerProducer(self, True)
         self._arm()
 

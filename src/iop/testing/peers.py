@@ -57,6 +57,7 @@ class MemoryTransport:
         self.outgoing = bytearray()
         #: Whether this end takes what the other wrote.
         self.reading = True
+        self.no_delay = False
         self.disconnecting = False
         self.aborted = False
         self._handle = MemoryHandle(session)
@@ -118,6 +119,10 @@ class MemoryTransport:
     def unregisterProducer(self) -> None:
         """Forget the producer."""
         self._producer = None
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        """Remember it; nothing is ever delayed here."""
+        self.no_delay = enabled
 
     def getHandle(self) -> MemoryHandle:
         """What gives keying material."""
