@@ -18,7 +18,8 @@ from iop.process.metrics import new_registry
 from iop.records import Barrier, Committed, ProjectionSnapshot, TokenKind
 from iop.wire import control_pb2
 from iop.wire.convert import projection_from_wire
-from tests.control_plane.world import CANARY, DEPLOYMENT, PlayedEdge, WorldCase, applied, hello, result_of
+from tests.configurations import DEPLOYMENT
+from tests.control_plane.world import CANARY, PlayedEdge, WorldCase, applied, hello, result_of
 
 
 class EnrolmentTests(WorldCase):

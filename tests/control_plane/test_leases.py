@@ -22,7 +22,8 @@ from iop.secret import Secret
 from iop.testing.pki import TRUST_DOMAIN, Pki
 from iop.units import Role, new_id
 from iop.wire import control_pb2, runtime_pb2
-from tests.control_plane.world import CANARY, DEPLOYMENT, PlayedEdge, PlayedNode, WorldCase, applied, hello, result_of
+from tests.configurations import DEPLOYMENT
+from tests.control_plane.world import CANARY, PlayedEdge, PlayedNode, WorldCase, applied, hello, result_of
 
 
 class LeaseCase(WorldCase):

@@ -41,41 +41,14 @@ from iop.units import PROTOCOL_VERSION, Identity, Role, new_id
 from iop.wire import control_pb2, runtime_pb2
 from iop.wire.convert import binding_to_wire
 from iop.wire.dialect import CONTROL
+from tests.configurations import DEPLOYMENT, control_plane_toml
 
 T = TypeVar("T")
 
-DEPLOYMENT = "deployment-1"
 CANARY = b"sk-canary-7b1f6f0c"
 CONTROL_PLANE = Identity(TRUST_DOMAIN, Role.CONTROL_PLANE, "cp1")
 
-CONFIG = f"""
-[deployment]
-id = "{DEPLOYMENT}"
-trust_domain = "{TRUST_DOMAIN}"
-[control_plane]
-name = "cp1"
-[store]
-path = "store.sqlite"
-[keys]
-keyring = "keyring.json"
-issuer = "issuer.json"
-pinned_issuers = "issuers.json"
-[credential_plane]
-enabled = true
-[edge_wire]
-listen = "tcp:port=0:interface=127.0.0.1"
-certificate = "cp.pem"
-key = "cp.key"
-trust = "ca.pem"
-[credential_https]
-listen = "tcp:port=0:interface=127.0.0.1"
-certificate = "cp.pem"
-key = "cp.key"
-[status]
-listen = "tcp:port=0:interface=127.0.0.1"
-[run]
-directory = "run"
-"""
+CONFIG = control_plane_toml()
 
 
 def result_of(deferred: Deferred[T]) -> T:

@@ -33,7 +33,8 @@ from iop.store.lock import is_held
 from iop.store.sqlite import open_sqlite
 from iop.testing.pki import Pki
 from iop.units import Role
-from tests.control_plane.world import CONFIG, DEPLOYMENT
+from tests.configurations import DEPLOYMENT
+from tests.control_plane.world import CONFIG
 
 reactor = cast(IReactor, running)
 
@@ -116,15 +117,11 @@ class FailedStartTests(ControlPlaneCase):
         with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as free:
             free_port = free.getsockname()[1]
             free.close()
-            listeners = CONFIG.split('listen = "tcp:port=0')
-            self.write_config(
-                CONFIG,
-                f'listen = "tcp:port={free_port}'.join(listeners[:2])
-                + "".join(
-                    f'listen = "tcp:port={taken.getsockname()[1] if place == 0 else 0}{rest}'
-                    for place, rest in enumerate(listeners[2:])
-                ),
-            )
+            text = CONFIG
+            for table, port in (("edge_wire", free_port), ("credential_https", taken.getsockname()[1])):
+                listen = f'[{table}]\nlisten = "tcp:port='
+                text = text.replace(f"{listen}0:", f"{listen}{port}:")
+            self.write_config(CONFIG, text)
             role = self.build()
             await role.prepare()
             error = await self.assertFailure(role.listen(), BadConfig)

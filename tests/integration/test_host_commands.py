@@ -14,35 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from iop.crypto.tokens import parse_token, token_digest, token_proof
 from iop.store import schema
 from iop.store.lock import ControlPlaneLock
-
-CONFIG = """
-[deployment]
-id = "deployment-1"
-trust_domain = "example.org"
-[status]
-listen = "tcp:port=0:interface=127.0.0.1"
-[run]
-directory = "run"
-[control_plane]
-name = "cp-1"
-[store]
-path = "iop.db"
-[keys]
-keyring = "keyring.json"
-issuer = "issuer.json"
-pinned_issuers = "pinned.json"
-[credential_plane]
-enabled = true
-[edge_wire]
-listen = "tcp:port=0:interface=127.0.0.1"
-certificate = "edge.pem"
-key = "edge.key"
-trust = "trust.pem"
-[credential_https]
-listen = "tcp:port=0:interface=127.0.0.1"
-certificate = "web.pem"
-key = "web.key"
-"""
+from tests.configurations import control_plane_toml
 
 
 class HostCommandTests(SynchronousTestCase):
@@ -51,8 +23,8 @@ class HostCommandTests(SynchronousTestCase):
         folder = Path(self.mktemp()).absolute()
         folder.mkdir()
         self.config = folder / "control-plane.toml"
-        self.config.write_text(CONFIG)
-        self.database = folder / "iop.db"
+        self.config.write_text(control_plane_toml())
+        self.database = folder / "store.sqlite"
 
     def process(self, *arguments: str) -> subprocess.Popen[str]:
         started = subprocess.Popen(  # noqa: S603 - ourselves

@@ -55,65 +55,11 @@ from iop.units import PROTOCOL_VERSION, RUN_WINDOW, Role, new_id
 from iop.wire import control_pb2, runtime_pb2
 from iop.wire.convert import binding_to_wire
 from iop.wire.dialect import CONTROL, RUNTIME, Dialect
+from tests.configurations import DEPLOYMENT, control_plane_toml, node_toml
 
 reactor = cast(IReactor, running)
-DEPLOYMENT = "deployment-1"
 CANARY = b"sk-canary-9d02c1e7f4"
 SECONDS = 20.0
-
-CONTROL_PLANE = """
-[deployment]
-id = "deployment-1"
-trust_domain = "iop.test"
-[control_plane]
-name = "cp1"
-[store]
-path = "store.sqlite"
-[keys]
-keyring = "keyring.json"
-issuer = "issuer.json"
-pinned_issuers = "issuers.json"
-[credential_plane]
-enabled = true
-[edge_wire]
-listen = "tcp:port=0:interface=127.0.0.1"
-certificate = "{files.certificate}"
-key = "{files.key}"
-trust = "{files.trust}"
-[credential_https]
-listen = "tcp:port=0:interface=127.0.0.1"
-certificate = "{files.certificate}"
-key = "{files.key}"
-[status]
-listen = "tcp:port=0:interface=127.0.0.1"
-[run]
-directory = "run"
-"""
-
-NODE = """
-[deployment]
-id = "deployment-1"
-trust_domain = "iop.test"
-[node]
-name = "node1"
-[tls]
-certificate = "{files.certificate}"
-key = "{files.key}"
-trust = "{files.trust}"
-[edge]
-endpoint = "tcp:host=127.0.0.1:port={edge_port}"
-name = "edge1"
-server_name = "localhost"
-[issuers]
-pinned = "issuers.json"
-[status]
-listen = "tcp:port=0:interface=127.0.0.1"
-[run]
-directory = "run"
-[targets.lab]
-base_url = "http://127.0.0.1:{provider_port}/v1"
-profiles = ["openai"]
-"""
 
 
 @implementer(IPeerApplication)
@@ -175,7 +121,7 @@ class StolenEdgeTests(TestCase):
         """Start Control Plane and Node; the played Edge is enrolled at the one, the other is registered with it."""
         await self._fill_store()
         files = self.pki.issue(Role.CONTROL_PLANE, "cp1")
-        (self.folder / "control-plane.toml").write_text(CONTROL_PLANE.format(files=files))
+        (self.folder / "control-plane.toml").write_text(control_plane_toml(files))
         config: ControlPlaneConfig = load_control_plane(self.folder / "control-plane.toml")
         control_plane = ControlPlane(config, self.clock, reactor, new_registry())
         self.addCleanup(control_plane.drain)
@@ -213,7 +159,7 @@ class StolenEdgeTests(TestCase):
         mutual = mutual_server(self.edge_files, trust_domain=TRUST_DOMAIN, accepts=Role.NODE)
         edge_port = await self._listen(TLSMemoryBIOFactory(mutual, False, factory))
         files = self.pki.issue(Role.NODE, "node1")
-        (self.folder / "node.toml").write_text(NODE.format(files=files, edge_port=edge_port, provider_port=provider))
+        (self.folder / "node.toml").write_text(node_toml("node1", "edge1", files, edge_port, provider))
         node = NodeRole(load_node(self.folder / "node.toml"), self.clock, reactor, new_registry())
         self.addCleanup(node.drain)
         await node.prepare()

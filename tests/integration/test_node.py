@@ -38,34 +38,10 @@ from iop.testing.pki import Pki
 from iop.testing.provider import Received, StandIn
 from iop.units import Role
 from iop.wire.dialect import RUNTIME
+from tests.configurations import node_toml
 
 CANARY = b"sk-canary-5c1f0e"
 reactor = cast(IReactor, running)
-
-CONFIG = """
-[deployment]
-id = "deployment-1"
-trust_domain = "iop.test"
-[node]
-name = "node-1"
-[tls]
-certificate = "{files.certificate}"
-key = "{files.key}"
-trust = "{files.trust}"
-[edge]
-endpoint = "tcp:host=127.0.0.1:port={edge_port}"
-name = "edge-1"
-server_name = "localhost"
-[issuers]
-pinned = "issuers.json"
-[status]
-listen = "tcp:port=0:interface=127.0.0.1"
-[run]
-directory = "run"
-[targets.lab]
-base_url = "http://127.0.0.1:{provider_port}/v1"
-profiles = ["openai"]
-"""
 
 
 @implementer(IRunReceiver)
@@ -134,7 +110,7 @@ class NodeTests(TestCase):
 
     async def start(self, files: TlsFiles, edge_port: int, provider_port: int) -> NodeRole:
         path = self.folder / "node.toml"
-        path.write_text(CONFIG.format(files=files, edge_port=edge_port, provider_port=provider_port))
+        path.write_text(node_toml("node-1", "edge-1", files, edge_port, provider_port))
         node = NodeRole(load(path), self.clock, reactor, new_registry())
         self.addCleanup(node.drain)
         await node.prepare()

@@ -15,17 +15,9 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-SECONDS = 20.0
+from tests.configurations import ROLE
 
-CONFIG = """
-[deployment]
-id = "d-1"
-trust_domain = "iop.test"
-[status]
-listen = "tcp:port=0:interface=127.0.0.1"
-[run]
-directory = "run"
-"""
+SECONDS = 20.0
 
 #: A twistd application file with a role that does nothing, and says what the kernel knows of its process.
 APPLICATION = """
@@ -73,7 +65,7 @@ class RoleProcessTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.folder = Path(self.mktemp())
         self.folder.mkdir(parents=True)
-        (self.folder / "node.toml").write_text(CONFIG)
+        (self.folder / "node.toml").write_text(ROLE)
         (self.folder / "idle.tac").write_text(APPLICATION)
         self.record = self.folder / "run" / "node.json"
 
@@ -147,7 +139,7 @@ class RoleProcessTests(SynchronousTestCase):
 
     def test_bad_configuration_exits_1(self) -> None:
         """One event, one sentence for the person with what to do, nothing else."""
-        (self.folder / "node.toml").write_text(CONFIG + "[extra]\n")
+        (self.folder / "node.toml").write_text(ROLE + "[extra]\n")
         process = self.start()
         output, told = process.communicate(timeout=SECONDS)
         self.assertEqual(process.returncode, 1)
@@ -159,7 +151,7 @@ class RoleProcessTests(SynchronousTestCase):
     def test_address_in_use_exits_1_and_names_the_key(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-            (self.folder / "node.toml").write_text(CONFIG.replace("port=0", f"port={port}"))
+            (self.folder / "node.toml").write_text(ROLE.replace("port=0", f"port={port}"))
             process = self.start()
             _, told = process.communicate(timeout=SECONDS)
         self.assertEqual(process.returncode, 1)

@@ -28,17 +28,8 @@ from iop.process.logs import JsonLog
 from iop.process.role import DRAIN_SECONDS, IReactor, IRole, RoleKind, RoleProcess
 from iop.testing.clock import FakeClock
 from iop.units import Role
+from tests.configurations import ROLE
 from tests.net.transports import MemoryTransport
-
-CONFIG = """
-[deployment]
-id = "d-1"
-trust_domain = "iop.test"
-[status]
-listen = "tcp:port=0:interface=127.0.0.1"
-[run]
-directory = "run"
-"""
 
 
 @implementer(IRole)
@@ -96,7 +87,7 @@ class RoleProcessTests(SynchronousTestCase):
         self.folder = Path(self.mktemp())
         self.folder.mkdir()
         self.path = self.folder / "edge.toml"
-        self.path.write_text(CONFIG)
+        self.path.write_text(ROLE)
         self.record = self.folder / "run" / "edge.json"
         self.role = FakeRole()
         self.clock = FakeClock()
@@ -225,7 +216,7 @@ class RoleProcessTests(SynchronousTestCase):
 
     def test_bad_configuration_refuses(self) -> None:
         """The person is told, the log has it, and the exit code will be 1."""
-        self.path.write_text(CONFIG + "[extra]")
+        self.path.write_text(ROLE + "[extra]")
         self.start()
         self.assertIn("Error: ", self.terminal.getvalue())
         self.assertIn("extra: is not a known key", self.terminal.getvalue())

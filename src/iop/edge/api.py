@@ -103,22 +103,16 @@ class Api:
             self._refuse(exchange, caller.request_id, NO_SUCH_PATH)
             return None
         if method == allowed:
-            return Wanted(limit, partial(self._take, serve, exchange, caller), owner=principal)
+            return Wanted(limit, partial(self._take, partial(self._serve, serve, exchange, caller)), owner=principal)
         self._refuse(exchange, caller.request_id, METHOD_NOT_ALLOWED, (b"allow", allowed.encode()))
         return None
 
-    def _take(
-        self,
-        serve: Callable[[IExchange, _Caller, bytearray], None],
-        exchange: IExchange,
-        caller: _Caller,
-        body: bytearray,
-    ) -> None:
+    def _take(self, serve: Callable[[bytearray], None], body: bytearray) -> None:
         """Serve at once what is small; large bodies that arrive together are parsed one a turn (P19)."""
         if len(body) <= _AT_ONCE:
-            self._serve(serve, exchange, caller, body)
+            serve(body)
         else:
-            self._turns.add(partial(self._serve, serve, exchange, caller, body))
+            self._turns.add(partial(serve, body))
 
     def _serve(
         self,
