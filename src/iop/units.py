@@ -10,8 +10,8 @@ import re
 import time
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Final
-from uuid import UUID
 
 #: Version of both peer wires that this code speaks; a hello with another one is refused.
 PROTOCOL_VERSION: Final = 1
@@ -100,10 +100,17 @@ def new_id(now_ms: int | None = None) -> str:
     value = bytearray((milliseconds & ((1 << 48) - 1)).to_bytes(6, "big") + os.urandom(10))
     value[6] = 0x70 | (value[6] & 0x0F)
     value[8] = 0x80 | (value[8] & 0x3F)
-    return str(UUID(bytes=bytes(value)))
+    digits = value.hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def rfc3339(moment_ms: int) -> str:
     """A point in time as RFC 3339 UTC with milliseconds."""
     seconds, milliseconds = divmod(moment_ms, 1000)
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{milliseconds:03d}Z"
+    return f"{_second(seconds)}.{milliseconds:03d}Z"
+
+
+@lru_cache(maxsize=1)
+def _second(moment: int) -> str:
+    # a busy process asks for the same one over and over
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment))

@@ -6,8 +6,10 @@ import hashlib
 import json
 from pathlib import Path
 
+from nacl.bindings import crypto_sign_open
 from twisted.trial.unittest import SynchronousTestCase
 
+from iop.crypto import issuer as issuer_module
 from iop.crypto.issuer import PINNED_LIMIT, Issuer, PinnedIssuers, write_public_set
 from iop.errors import AlreadyExists, BadConfig, FileRefused
 from tests.crypto.samples import bit_flips, issuer
@@ -85,6 +87,26 @@ class PinnedTests(IssuerCase):
         self.assertIs(pinned.signer(b"essage", signature + b"m"), None)
         for wrong in [b"", signature[:-1], signature + b"\0", bytes(64), *bit_flips(signature)]:
             self.assertIs(pinned.signer(b"message", wrong), None)
+
+    def test_signature_is_computed_once(self) -> None:
+        """What is known to hold is found again, is bounded, and vouches for nothing but itself (P4)."""
+        computed: list[bytes] = []
+
+        def count(signed: bytes, public_key: bytes) -> bytes:
+            computed.append(signed)
+            return crypto_sign_open(signed, public_key)
+
+        self.patch(issuer_module, "crypto_sign_open", count)
+        self.patch(issuer_module, "VERIFIED_LIMIT", 2)
+        pinned = PinnedIssuers([issuer(1).public_key])
+        messages = [b"one", b"two", b"three"]
+        for message in [*messages, *messages[1:], messages[0]]:
+            self.assertEqual(pinned.signer(message, issuer(1).sign(message)), issuer(1).key_id)
+        # "one" had to make room for "three"
+        self.assertEqual(len(computed), 4)
+        for wrong in bit_flips(issuer(1).sign(b"one")):
+            self.assertIs(pinned.signer(b"one", wrong), None)
+        self.assertIs(PinnedIssuers([issuer(2).public_key]).signer(b"one", issuer(1).sign(b"one")), None)
 
     def test_nobody_pinned(self) -> None:
         """An empty set accepts nobody."""

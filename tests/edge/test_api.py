@@ -494,7 +494,6 @@ class LogTests(ApiTestCase):
             [routed[name] for name in ("principal", "route", "slot", "node", "generation")],
             ["ada", "route-1", "slot-1", "node-1", 5],
         )
-        self.assertFalse(lease["cached"])
         self.assertEqual(lease["bytes"], self.node.last_run().lease.ByteSize())
         self.assertEqual(
             [finished[name] for name in ("model", "node", "status", "generation", "bytes", "code")],
@@ -503,6 +502,16 @@ class LogTests(ApiTestCase):
         for event in self.events:
             for secret in (text_of(ADA_TOKEN), ADA.digest.hex(), repr(ADA.digest), repr(ADA_TOKEN.record.proof)):
                 self.assertNotIn(secret, repr(event))
+
+    def test_next_request(self) -> None:
+        """One that uses a lease which the Edge has already tells of none."""
+        self.rig.request()
+        self.rig.request(headers=[(b"x-request-id", b"mine")])
+        self.node.head(200)
+        self.node.body(b"12345", last=True)
+        self.rig.pump()
+        mine = [event["log_format"] for event in self.events if event.get("request_id") == "mine"]
+        self.assertEqual(mine, ["edge.request.routed", "edge.request.finished"])
 
     def test_refused_request(self) -> None:
         """A refusal is one line with its code."""

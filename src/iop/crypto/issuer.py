@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from nacl.bindings import (
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 SIGNATURE_BYTES: Final = crypto_sign_BYTES
 #: So many keys may be pinned at once; a signature is tried against each.
 PINNED_LIMIT: Final = 8
+#: Signatures that are known to hold, so that they are not computed again.
+VERIFIED_LIMIT: Final = 1024
 _KEY_FORM: Final = "iop-issuer-key"
 _SET_FORM: Final = "iop-issuers"
 
@@ -97,6 +100,9 @@ class PinnedIssuers:
 
     def __init__(self, public_keys: Iterable[bytes]) -> None:
         self._public_keys = {key_id_of(key): key for key in public_keys}
+        # SHA-256 of signature and message -> whose it is. An Edge uses one lease for many runs, and whether its
+        # signature holds depends on nothing but these and the keys, which never change.
+        self._verified: OrderedDict[bytes, bytes] = OrderedDict()
 
     @classmethod
     def load(cls, path: Path) -> PinnedIssuers:
@@ -130,11 +136,20 @@ class PinnedIssuers:
         """
         if len(signature) != SIGNATURE_BYTES:
             return None
+        signed = signature + message
+        digest = hashlib.sha256(signed).digest()
+        known = self._verified.get(digest)
+        if known is not None:
+            self._verified.move_to_end(digest)
+            return known
         for key_id, public_key in self:
             try:
-                crypto_sign_open(signature + message, public_key)
+                crypto_sign_open(signed, public_key)
             except BadSignatureError:
                 continue
+            self._verified[digest] = key_id
+            if len(self._verified) > VERIFIED_LIMIT:
+                self._verified.popitem(last=False)
             return key_id
         return None
 

@@ -177,7 +177,8 @@ class Attempts:
             _log_routed(call, binding)
             lease_key = LeaseKey(binding, pinned.token.token_id, key.public_key)
             lease = await self._leases.get(call.request_id, lease_key, call.proof, key.attestation)
-            _log_lease(call, binding, lease)
+            if not lease.cached:
+                _log_acquired(call, binding, lease)
             plan = _plan(call, place, lease_key, lease)
             body = call.body(pinned.route.upstream_model)
             relay = _Relay(receiver, place)
@@ -292,11 +293,10 @@ def _log_routed(call: Call, binding: Binding) -> None:
     )
 
 
-def _log_lease(call: Call, binding: Binding, lease: Lease) -> None:
+def _log_acquired(call: Call, binding: Binding, lease: Lease) -> None:
     _log.info(
         "edge.lease.acquired",
         request_id=call.request_id,
         node=binding.node,
         bytes=lease.sealed.ByteSize(),
-        cached=lease.cached,
     )

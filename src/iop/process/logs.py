@@ -101,17 +101,23 @@ def describe_failure(failure: Failure) -> dict[str, object]:
 
 def _fields(event: Mapping[str, object]) -> dict[str, object]:
     """The caller's own fields; one that would hide a field of ours is kept under a longer name."""
-    given = {key: value for key, value in event.items() if not key.startswith("log_") and key not in _ADDED}
-    return {f"{key}_" if key in _OURS else key: _plain(value) for key, value in list(given.items())[:FIELD_LIMIT]}
+    fields: dict[str, object] = {}
+    for key, value in event.items():
+        if key in _ADDED or key.startswith("log_"):
+            continue
+        fields[f"{key}_" if key in _OURS else key] = _plain(value)
+        if len(fields) == FIELD_LIMIT:
+            break
+    return fields
 
 
 def _plain(value: object) -> object:
-    if value is None or isinstance(value, bool):
-        return value
     # exactly these types: a subclass may have a repr of its own
     if type(value) is str:
-        text = _TOKEN.sub(f"{PREFIX}…", value)
+        text = _TOKEN.sub(f"{PREFIX}…", value) if PREFIX in value else value
         return text if len(text) <= TEXT_LIMIT else text[:TEXT_LIMIT] + "…"
+    if value is None or isinstance(value, bool):
+        return value
     if type(value) is int:
         return value if value.bit_length() <= 64 else "int"
     if type(value) is float:
