@@ -105,11 +105,11 @@ def main() -> None:
                         wrk(url, script, CONNECTIONS)
                     recording.wait()
         for line in (folder / "raw.txt").read_text().splitlines():
-            text, _, samples = line.rpartition(" ")
+            text, _, count = line.rpartition(" ")
             stack = text.split(";")
             idea = owner(stack)
             if idea is not None:
-                costs[role_of(stack), idea] += int(samples)
+                costs[role_of(stack), idea] += int(count)
     total = costs.total()
     report = Report("flame", f"Where the time goes, {CONNECTIONS} connections, cached leases", ["all", "edge", "node"])
     by_idea = Counter[str]()
