@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from iop.errors import FileRefused
-from iop.files import make_folder, read_private, read_public, write_atomic, write_private
+from iop.errors import AlreadyExists, FileRefused
+from iop.files import create_private, make_folder, read_private, read_public, write_atomic, write_private
 
 
 class FilesCase(SynchronousTestCase):
@@ -169,6 +170,53 @@ class WriteTests(FilesCase):
                 self.assertIn("free some space", error.hint)
                 self.assertEqual(self.path.read_bytes(), b"old")
                 self.assertEqual(os.listdir(self.folder), ["secret"])
+
+    def test_creates_what_is_not_there(self) -> None:
+        create_private(self.path, bytearray(b"canary"), "it is the only one")
+        self.assertEqual(read_private(self.path, 100), b"canary")
+        self.assertEqual(os.listdir(self.folder), ["secret"])
+
+    def test_creation_leaves_alone_whatever_has_the_name(self) -> None:
+        """P46: a file, a folder, and a link that leads nowhere."""
+        kinds: list[tuple[Callable[[], object], Callable[[], object]]] = [
+            (self.path.touch, self.path.unlink),
+            (self.path.mkdir, self.path.rmdir),
+            (lambda: self.path.symlink_to("nowhere"), self.path.unlink),
+        ]
+        for make, clear in kinds:
+            make()
+            error = self.assertRaises(AlreadyExists, create_private, self.path, b"new", "it is the only one")
+            self.assertEqual(error.message, f"{self.path} exists already, and it is the only one")
+            self.assertIn("move that one away", error.hint)
+            self.assertEqual(os.listdir(self.folder), ["secret"])
+            clear()
+
+    def test_of_two_that_create_one_file_at_once_one_is_refused(self) -> None:
+        """P46: another process comes between, at the last moment there is."""
+        link = os.link
+
+        def beaten(source: str, target: Path) -> None:
+            target.write_bytes(b"theirs")
+            link(source, target)
+
+        self.patch(os, "link", beaten)
+        self.assertRaises(AlreadyExists, create_private, self.path, b"ours", "it is the only one")
+        self.assertEqual(self.path.read_bytes(), b"theirs")
+        self.assertEqual(os.listdir(self.folder), ["secret"])
+
+    def test_creation_fails_on_a_full_disk_and_leaves_nothing(self) -> None:
+        """P47: a full disk is a clear error."""
+
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "full")
+
+        for step in ("fchmod", "fsync", "link"):
+            with self.subTest(step=step):
+                patcher = self.patch(os, step, full)
+                error = self.assertRaises(FileRefused, create_private, self.path, b"new", "it is the only one")
+                patcher.restore()
+                self.assertIn("free some space", error.hint)
+                self.assertEqual(os.listdir(self.folder), [])
 
     def test_folder(self) -> None:
         folder = self.folder / "a" / "b"

@@ -13,10 +13,10 @@ import tempfile
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from iop.errors import FileRefused
+from iop.errors import AlreadyExists, FileRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 #: Mode of every file with secrets.
@@ -81,24 +81,58 @@ def write_atomic(path: Path, data: bytes | bytearray, mode: int) -> None:
     :raises FileRefused: if it cannot be written; what was there is then unchanged.
     """
     try:
-        # mkstemp creates with 0600, so the data is never open to others, not even for a moment
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-        try:
-            with open(descriptor, "wb", buffering=0) as file:
-                with memoryview(data) as rest:
-                    written = 0
-                    while written < len(rest):
-                        written += file.write(rest[written:])
-                os.fchmod(descriptor, mode)
-                os.fsync(descriptor)
-            os.rename(temporary, path)
-        except BaseException:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
-            raise
-        _sync_folder(path.parent)
+        _place(path, data, mode, os.rename)
     except OSError as error:
         raise FileRefused(f"{path} cannot be written: {_reason(error)}", hint=_write_hint(path, error)) from error
+
+
+def create_private(path: Path, data: bytes | bytearray, loss: str) -> None:
+    """Make a file with secrets, mode 0600, where there is none; see :func:`create_atomic`."""
+    create_atomic(path, data, PRIVATE_MODE, loss)
+
+
+def create_atomic(path: Path, data: bytes | bytearray, mode: int, loss: str) -> None:
+    """:func:`write_atomic`, but for a name that nothing has; of two that create one file at once, one is refused.
+
+    :param mode: permission bits of the file, whatever the umask.
+    :param loss: what would be lost with what is there, as the end of a sentence.
+    :raises AlreadyExists: if there is anything at ``path``; it is left alone.
+    :raises FileRefused: if it cannot be written.
+    """
+    try:
+        _place(path, data, mode, _link)
+    except FileExistsError:
+        raise AlreadyExists(
+            f"{path} exists already, and {loss}", hint="name another file, or move that one away first"
+        ) from None
+    except OSError as error:
+        raise FileRefused(f"{path} cannot be written: {_reason(error)}", hint=_write_hint(path, error)) from error
+
+
+def _link(temporary: str, path: Path) -> None:
+    """Give a file its name only if nothing has it: rename(2) would take it from another."""
+    os.link(temporary, path)
+    os.unlink(temporary)
+
+
+def _place(path: Path, data: bytes | bytearray, mode: int, name: Callable[[str, Path], None]) -> None:
+    """Write ``data`` under another name beside ``path``, have ``name`` give it this one, and all of it on disk."""
+    # mkstemp creates with 0600, so the data is never open to others, not even for a moment
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        with open(descriptor, "wb", buffering=0) as file:
+            with memoryview(data) as rest:
+                written = 0
+                while written < len(rest):
+                    written += file.write(rest[written:])
+            os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+        name(temporary, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    _sync_folder(path.parent)
 
 
 def make_folder(path: Path, mode: int = 0o700) -> None:

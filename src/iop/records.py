@@ -230,6 +230,7 @@ LEASE_REFUSALS: Final = frozenset(
         "attestation_refused",
         "secret_unreadable",
         "store_busy",
+        "store_unavailable",
     }
 )
 

@@ -15,7 +15,7 @@ from iop.crypto.keyring import Keyring
 from iop.crypto.lease import open_lease
 from iop.crypto.node_keys import NodeKeys
 from iop.crypto.tokens import mint
-from iop.errors import CannotOpen, StoreBusy
+from iop.errors import CannotOpen, StoreBusy, StoreUnavailable
 from iop.interfaces import ILeaseAuthority
 from iop.records import LEASE_REFUSALS, LeaseGrant, LeaseQuestion, LeaseRefusal, SealedSecret, TokenKind
 from iop.secret import Secret
@@ -130,6 +130,21 @@ class GrantTests(LeaseCase):
         refusal = self.refused(self.question())
         self.assertEqual((refusal.code, refusal.retryable, refusal.generation), ("store_busy", True, 0))
         self.assertIsNone(self.connection.edge.lost_for)
+
+    def test_a_store_that_cannot_be_written_is_a_refusal(self) -> None:
+        """L4, P26, P47: without its audit row there is no lease, and the connection stays; reading goes on."""
+        full = StoreUnavailable("the database's disk is full; nothing was changed")
+        own = NodeKeys(self.world.clock).current().public_key
+        for place, method, question in (
+            (self.world.store.leases, "authorise", self.question()),
+            (self.world.store.audit, "append", self.question(recipient_public_key=own)),
+        ):
+            patcher = self.patch(place, method, lambda *_: fail(full))
+            refusal = self.refused(question)
+            self.assertEqual((refusal.code, refusal.retryable, refusal.generation), ("store_unavailable", False, 0))
+            patcher.restore()
+        self.assertIsNone(self.connection.edge.lost_for)
+        self.assertEqual(self.opened(self.acquire(self.question()).lease), CANARY)
 
     def test_validity(self) -> None:
         """L6: from the authorising read on, for 60 seconds."""

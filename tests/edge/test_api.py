@@ -467,6 +467,12 @@ class UnavailableTests(ApiTestCase):
             self.assertRefused(exchange, status, seen)
             self.assertNotIn("retry-after", exchange.headers)
 
+    def test_a_store_that_cannot_be_written(self) -> None:
+        """L4, P47: the request ends at once, and its caller may come back: that passes once there is room again."""
+        self.control_plane.lease = lambda _: refusal("store_unavailable")
+        self.assertComeBack(self.rig.request(), 503, "control_plane_unavailable")
+        self.assertEqual(len(self.control_plane.asked_for), 1)
+
     def test_queue(self) -> None:
         """A full queue is 429; who waited too long gets 503."""
         serving = [self.rig.request() for _ in range(2)]

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from iop.crypto.issuer import Issuer, PinnedIssuers, write_public_set
-from iop.crypto.key_files import refuse_existing
+from iop.crypto.issuer import Issuer, PinnedIssuers, create_public_set
 from iop.errors import IopError
 
 _PUBLIC = click.option(
@@ -39,8 +38,7 @@ def init(key: Path, public: Path, as_json: bool) -> None:
     """
     made = Issuer.create(key)
     try:
-        refuse_existing(public, "Nodes that pin what is in it would refuse every lease without it")
-        write_public_set(public, [made.public_key])
+        create_public_set(public, [made.public_key])
     except IopError:
         # it has signed nothing yet, and would be in the way of the next try
         key.unlink()

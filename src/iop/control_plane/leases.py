@@ -11,7 +11,7 @@ from twisted.logger import Logger
 
 from iop.crypto.at_rest import Place
 from iop.crypto.lease import LeaseStatement, seal_lease
-from iop.errors import AttestationRefused, CannotOpen, KeyMissing, MalformedFrame, StoreBusy
+from iop.errors import AttestationRefused, CannotOpen, KeyMissing, MalformedFrame, StoreBusy, StoreUnavailable
 from iop.records import LeaseGrant, LeaseQuestion, LeaseRefusal, SealedSecret
 from iop.secret import Secret
 from iop.store.events import lease_decided
@@ -106,11 +106,21 @@ class LeaseDesk:
 
     async def _answer(self, edge: str, message: control_pb2.AcquireLeaseRequest) -> control_pb2.AcquireLeaseResponse:
         question = _question(edge, message)
+        try:
+            return await self._decide(question, message)
+        except (StoreBusy, StoreUnavailable) as error:
+            # no audit row, no lease (P26); only a store that is merely busy is worth asking again at once
+            again = isinstance(error, StoreBusy)
+            return self._refuse(question, LeaseRefusal(error.code, error.message, again=again, generation=0))
+
+    async def _decide(
+        self, question: LeaseQuestion, message: control_pb2.AcquireLeaseRequest
+    ) -> control_pb2.AcquireLeaseResponse:
         binding = question.binding
         try:
             attested_until_ms = self.verifier.verify(
                 message.attestation,
-                edge=edge,
+                edge=question.edge,
                 node=binding.node,
                 public_key=message.recipient_public_key,
                 now_ms=self._clock.wall_ms(),
@@ -118,10 +128,7 @@ class LeaseDesk:
         except AttestationRefused as error:
             await self._record(question, error.code)
             return self._refuse(question, LeaseRefusal(error.code, error.message, again=False, generation=0))
-        try:
-            verdict = await self._authority.authorise(question, self._clock.wall_ms())
-        except StoreBusy as error:
-            return self._refuse(question, LeaseRefusal(error.code, error.message, again=True, generation=0))
+        verdict = await self._authority.authorise(question, self._clock.wall_ms())
         if isinstance(verdict, LeaseRefusal):
             return self._refuse(question, verdict)
         try:

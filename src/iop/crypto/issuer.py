@@ -21,17 +21,9 @@ from nacl.bindings import (
 )
 from nacl.exceptions import BadSignatureError
 
-from iop.crypto.key_files import (
-    FILE_LIMIT,
-    encode_document,
-    hex_bytes,
-    members,
-    parse_document,
-    refuse_existing,
-    sequence,
-)
+from iop.crypto.key_files import FILE_LIMIT, encode_document, hex_bytes, members, parse_document, sequence
 from iop.errors import BadConfig
-from iop.files import read_private, read_public, write_atomic, write_private
+from iop.files import create_atomic, create_private, read_private, read_public, write_atomic
 from iop.secret import Secret
 
 if TYPE_CHECKING:
@@ -45,6 +37,7 @@ PINNED_LIMIT: Final = 8
 VERIFIED_LIMIT: Final = 1024
 _KEY_FORM: Final = "iop-issuer-key"
 _SET_FORM: Final = "iop-issuers"
+_PUBLIC_MODE: Final = 0o644
 
 
 def key_id_of(public_key: bytes) -> bytes:
@@ -71,9 +64,9 @@ class Issuer:
         :raises AlreadyExists: if something is at ``path``; it is left alone.
         :raises FileRefused: if ``path`` cannot be written.
         """
-        refuse_existing(path, "nothing can be issued in its name without it")
         seed = Secret(bytearray(os.urandom(crypto_sign_SEEDBYTES)))
-        write_private(path, encode_document(_KEY_FORM, {"seed": seed.reveal().hex()}))
+        document = encode_document(_KEY_FORM, {"seed": seed.reveal().hex()})
+        create_private(path, document, "nothing can be issued in its name without it")
         return cls(seed)
 
     @classmethod
@@ -155,9 +148,23 @@ class PinnedIssuers:
 
 
 def write_public_set(path: Path, public_keys: Iterable[bytes]) -> None:
-    """Write the file that Nodes pin, readable by everybody.
+    """Write the file that Nodes pin, readable by everybody, in place of what was there.
 
     :raises FileRefused: if it cannot be written.
     """
+    write_atomic(path, _public_set(public_keys), _PUBLIC_MODE)
+
+
+def create_public_set(path: Path, public_keys: Iterable[bytes]) -> None:
+    """Make the file that Nodes pin, readable by everybody, where there is none.
+
+    :raises AlreadyExists: if something is at ``path``; it is left alone.
+    :raises FileRefused: if ``path`` cannot be written.
+    """
+    loss = "Nodes that pin what is in it would refuse every lease without it"
+    create_atomic(path, _public_set(public_keys), _PUBLIC_MODE, loss)
+
+
+def _public_set(public_keys: Iterable[bytes]) -> bytes:
     entries = [{"key_id": key_id_of(key).hex(), "public_key": key.hex()} for key in public_keys]
-    write_atomic(path, encode_document(_SET_FORM, {"issuers": entries}), 0o644)
+    return encode_document(_SET_FORM, {"issuers": entries})

@@ -6,11 +6,10 @@ Whatever is not in the one accepted form is a :class:`~iop.errors.BadConfig` tha
 from __future__ import annotations
 
 import json
-import os
 import re
 from typing import TYPE_CHECKING, Final
 
-from iop.errors import AlreadyExists, BadConfig, MalformedInput
+from iop.errors import BadConfig, MalformedInput
 from iop.wire.strict_json import parse_json
 
 if TYPE_CHECKING:
@@ -58,9 +57,3 @@ def hex_bytes(path: Path, place: str, value: object, length: int) -> bytes:
     if not isinstance(value, str) or len(value) != 2 * length or not _HEX.match(value):
         raise BadConfig(f"{path}: {place} must be {length} bytes in hex", hint="restore the file from a copy")
     return bytes.fromhex(value)
-
-
-def refuse_existing(path: Path, loss: str) -> None:
-    """Refuse to write over ``path``; ``loss`` says what would be lost with it."""
-    if os.path.lexists(path):
-        raise AlreadyExists(f"{path} exists already, and {loss}", hint="name another file, or move that one away first")

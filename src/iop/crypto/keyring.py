@@ -8,17 +8,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from iop.crypto.key_files import (
-    FILE_LIMIT,
-    encode_document,
-    hex_bytes,
-    members,
-    parse_document,
-    refuse_existing,
-    sequence,
-)
+from iop.crypto.key_files import FILE_LIMIT, encode_document, hex_bytes, members, parse_document, sequence
 from iop.errors import BadConfig, KeyMissing
-from iop.files import read_private, write_private
+from iop.files import create_private, read_private
 from iop.secret import Secret
 from iop.units import new_id
 
@@ -67,11 +59,11 @@ class Keyring:
         :raises AlreadyExists: if something is at ``path``; it is left alone.
         :raises FileRefused: if ``path`` cannot be written.
         """
-        refuse_existing(path, "every secret stored under its keys would be lost with it")
         key = Secret(bytearray(os.urandom(KEY_BYTES)))
         entry = KeyringKey(new_id(), KeyState.PRIMARY, key)
         member = {"id": entry.key_id, "state": entry.state.value, "key": key.reveal().hex()}
-        write_private(path, encode_document(_FORM, {"keys": [member]}))
+        document = encode_document(_FORM, {"keys": [member]})
+        create_private(path, document, "every secret stored under its keys would be lost with it")
         return cls([entry])
 
     @classmethod

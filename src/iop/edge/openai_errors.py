@@ -74,6 +74,8 @@ _LEASE_REFUSED: Final = {
     "token_refused": TokenRefused,
     "slot_refused": NoSuchModel,
 }
+#: One that passes once the Control Plane's store can be written again; the caller may come back, this request ends.
+_STORE_UNAVAILABLE: Final = "store_unavailable"
 
 _RUNS: Final = {
     "upstream_unreachable": Refusal(502, "upstream_unreachable", "the provider could not be reached"),
@@ -132,7 +134,7 @@ def refusal_of(error: IopError) -> Refusal:
             return Refusal(503, error.code, error.message, retry_after=_LATER)
         case LeaseRefused() if error.reason in _LEASE_REFUSED:
             return refusal_of(_LEASE_REFUSED[error.reason]())
-        case LeaseRefused() if not error.again:
+        case LeaseRefused() if not error.again and error.reason != _STORE_UNAVAILABLE:
             return _CREDENTIAL_UNUSABLE
         case ControlPlaneUnavailable() | LeaseRefused() | RequestTimedOut():
             return Refusal(503, ControlPlaneUnavailable.code, _UNAUTHORISED, retry_after=_LATER)
