@@ -36,6 +36,7 @@ from iop.units import Role
 @implementer(IRole)
 class Idle:
     name = "node-1"
+    connections = 10
     def __init__(self, config, clock, reactor, registry):
         pass
     def prepare(self):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -12,8 +13,10 @@ from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
 from twisted.application.service import Application
+from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectionDone, ReactorNotRunning
+from twisted.internet.interfaces import IProtocolFactory
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import ILogObserver, globalLogPublisher
 from twisted.python.failure import Failure
@@ -23,9 +26,11 @@ from zope.interface.verify import verifyObject
 
 from iop.errors import FileRefused, StoreUnavailable
 from iop.interfaces import IClock
+from iop.net.listener import SPARE_DESCRIPTORS
 from iop.process.config import RoleConfig
 from iop.process.logs import JsonLog
 from iop.process.role import DRAIN_SECONDS, IReactor, IRole, RoleKind, RoleProcess
+from iop.process.status import STATUS_CONNECTIONS
 from iop.testing.clock import FakeClock
 from iop.units import Role
 from tests.configurations import ROLE
@@ -37,6 +42,7 @@ class FakeRole:
     """A role whose every step waits for the test."""
 
     name = "edge-1"
+    connections = 10
 
     def __init__(self) -> None:
         self.steps: list[str] = []
@@ -68,6 +74,10 @@ class FakeRole:
 class Memory(MemoryReactorClock):
     """With the one call that signals need; it runs until it is stopped, which can be done once, as with a real one."""
 
+    def __init__(self) -> None:
+        MemoryReactorClock.__init__(self)
+        self.listeners: list[MemoryListener] = []
+
     def callFromThread(self, what: Callable[[], object]) -> None:
         what()
 
@@ -82,8 +92,29 @@ class Memory(MemoryReactorClock):
         self.running = False
 
 
+class MemoryListener:
+    """A listener without a socket."""
+
+    spare = SPARE_DESCRIPTORS
+
+    def __init__(self, port: int, factory: IProtocolFactory, backlog: int, interface: str, reactor: Memory) -> None:
+        self.factory: Any = factory
+        self._interface = interface
+        reactor.listeners.append(self)
+
+    def startListening(self) -> None:
+        pass
+
+    def stopListening(self) -> None:
+        pass
+
+    def getHost(self) -> IPv4Address:
+        return IPv4Address("TCP", self._interface, 1)
+
+
 class RoleProcessTests(SynchronousTestCase):
     def setUp(self) -> None:
+        self.patch(sys.modules["iop.process.listen"], "Listener", MemoryListener)
         self.folder = Path(self.mktemp())
         self.folder.mkdir()
         self.path = self.folder / "edge.toml"
@@ -110,6 +141,12 @@ class RoleProcessTests(SynchronousTestCase):
         self.built.append(config)
         return self.role
 
+    def allow_just_enough(self) -> int:
+        """Give the role as many connections as the system allows; answers how many descriptors that takes."""
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.role.connections = hard - STATUS_CONNECTIONS - SPARE_DESCRIPTORS
+        return hard
+
     def start(self) -> None:
         """Start the service and run the reactor's startup hooks."""
         self.process.startService()
@@ -117,7 +154,7 @@ class RoleProcessTests(SynchronousTestCase):
 
     def reasons(self) -> list[str]:
         """What /readyz says."""
-        factory = self.memory.tcpServers[-1][1]
+        factory = self.memory.listeners[-1].factory
         protocol, transport = factory.buildProtocol(None), MemoryTransport()
         protocol.makeConnection(transport)
         protocol.dataReceived(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -144,6 +181,26 @@ class RoleProcessTests(SynchronousTestCase):
         self.assertEqual(record["addresses"]["api"], "127.0.0.1:8443")
         self.assertIn("status", record["addresses"])
         self.assertEqual(self.events(), ["role.started"])
+
+    def test_says_if_the_system_allows_too_few_descriptors(self) -> None:
+        """The numbers, and what to do."""
+        hard = self.allow_just_enough()
+        self.role.connections += 1
+        self.start()
+        told = json.loads(self.log.getvalue())
+        self.assertEqual((told["event"], told["level"]), ("role.descriptors_few", "warn"))
+        self.assertEqual((told["descriptors"], told["wanted"]), (hard, hard + 1))
+        self.assertIn("LimitNOFILE", told["hint"])
+
+    def test_says_nothing_if_the_system_allows_enough_descriptors(self) -> None:
+        self.allow_just_enough()
+        self.start()
+        self.assertEqual(self.events(), [])
+
+    def test_status_pages_may_take_what_other_listeners_leave(self) -> None:
+        self.start()
+        self.role.prepared.callback(None)
+        self.assertEqual(self.memory.listeners[-1].spare, SPARE_DESCRIPTORS // 2)
 
     def test_logs_as_json_under_twistd(self) -> None:
         application: Any = Application("iop")

@@ -19,7 +19,7 @@ from iop.crypto.issuer import Issuer, PinnedIssuers
 from iop.crypto.keyring import Keyring
 from iop.errors import BadConfig
 from iop.net.guard import GuardLimits, guarded_site
-from iop.net.peer import PeerFactory
+from iop.net.peer import CONNECTIONS_LIMIT, PeerFactory
 from iop.net.tls import ReloadableServer, ServerConnections, TlsFiles, mutual_server, web_server
 from iop.process.listen import bound_address, listen
 from iop.process.role import IRole
@@ -67,6 +67,9 @@ class ControlPlane:
         self, config: ControlPlaneConfig, clock: IClock, reactor: IReactor, registry: CollectorRegistry
     ) -> None:
         self.name = config.control_plane.name
+        self._api_limits = GuardLimits()
+        #: Edges, and callers of the credential HTTPS API.
+        self.connections = CONNECTIONS_LIMIT + self._api_limits.connections
         self._config = config
         self._clock = clock
         self._reactor = reactor
@@ -144,7 +147,7 @@ class ControlPlane:
     async def _listen(self) -> dict[str, str]:
         parts, config = self._prepared(), self._config
         resource = parts.plane.api.resource()
-        site = self._site = guarded_site(resource, self._clock, GuardLimits(), body_limit, refuse_http)
+        site = self._site = guarded_site(resource, self._clock, self._api_limits, body_limit, refuse_http)
         addresses: dict[str, str] = {}
         for key, endpoint, factory in (
             ("edge_wire", config.edge_wire.listen, TLSMemoryBIOFactory(parts.edge_tls, False, parts.edges)),

@@ -23,7 +23,7 @@ from iop.edge.projections import Projections
 from iop.errors import ControlPlaneUnavailable
 from iop.net.dial import Dialler
 from iop.net.http1 import HttpLimits, HttpServerFactory
-from iop.net.peer import PeerFactory
+from iop.net.peer import CONNECTIONS_LIMIT, PeerFactory
 from iop.net.tls import (
     ClientConnections,
     ReloadableClient,
@@ -108,16 +108,15 @@ class Edge:
             request_seconds=limits.request_seconds,
             queue_seconds=limits.queue_seconds,
         )
-        self._http = HttpServerFactory(
-            Api(self._link, attempts, clock, metrics, limits.body_bytes),
-            clock,
-            HttpLimits(
-                headers=limits.header_bytes,
-                body=limits.body_bytes,
-                body_total=limits.body_total_bytes,
-                receive_seconds=limits.receive_seconds,
-            ),
+        http = HttpLimits(
+            headers=limits.header_bytes,
+            body=limits.body_bytes,
+            body_total=limits.body_total_bytes,
+            receive_seconds=limits.receive_seconds,
         )
+        self._http = HttpServerFactory(Api(self._link, attempts, clock, metrics, limits.body_bytes), clock, http)
+        #: Callers, Nodes, the Control Plane.
+        self.connections = http.connections + CONNECTIONS_LIMIT + 1
 
     def prepare(self) -> Deferred[None]:
         """Read the certificates, and which projection an earlier process had in force."""

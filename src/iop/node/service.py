@@ -18,6 +18,7 @@ from iop.interfaces import IClock
 from iop.net.dial import Dialler
 from iop.net.peer import PeerFactory
 from iop.net.tls import ClientConnections, ReloadableClient, TlsFiles, mutual_client
+from iop.net.upstream import UpstreamLimits
 from iop.node.attest import Attester
 from iop.node.config import NodeConfig
 from iop.node.leases import Leases
@@ -57,6 +58,8 @@ class NodeRole:
 
     def __init__(self, config: NodeConfig, clock: IClock, reactor: IReactor, registry: CollectorRegistry) -> None:
         self.name = config.node.name
+        #: The Edge, and those to each target.
+        self.connections = 1 + len(config.targets) * UpstreamLimits().connections
         self._config = config
         self._clock = clock
         self._reactor = reactor

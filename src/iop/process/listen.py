@@ -9,25 +9,43 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import CannotListenError
 
 from iop.errors import BadConfig
+from iop.net.listener import SPARE_DESCRIPTORS, Listener
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 
 
-async def listen(reactor: object, endpoint: str, factory: IProtocolFactory, key: str) -> IListeningPort:
-    """Listen at a :data:`~iop.process.config.ServerEndpoint`.
+async def listen(
+    reactor: object, endpoint: str, factory: IProtocolFactory, key: str, spare: int = SPARE_DESCRIPTORS
+) -> IListeningPort:
+    """Listen at a :data:`~iop.process.config.ServerEndpoint`, with a :class:`~iop.net.listener.Listener`.
 
     :param key: table and key the endpoint was configured with, ``[api] listen``.
+    :param spare: file descriptors that are left to everything else.
     :raises BadConfig: if the address cannot be had.
     """
     try:
-        port: IListeningPort = await serverFromString(reactor, endpoint).listen(factory)
+        port: IListeningPort = await serverFromString(_Listening(reactor, spare), endpoint).listen(factory)
     except CannotListenError as error:
         reason = getattr(error.socketError, "strerror", None) or "the address cannot be had"
         raise BadConfig(
             f"{key} = {endpoint!r}: {reason}", hint="end what listens there, or configure another port"
         ) from error
     return port
+
+
+class _Listening:
+    """The reactor as Twisted's endpoints use it to listen, with listeners of ours."""
+
+    def __init__(self, reactor: object, spare: int) -> None:
+        self._reactor = reactor
+        self._spare = spare
+
+    def listenTCP(self, port: int, factory: IProtocolFactory, backlog: int = 50, interface: str = "") -> IListeningPort:
+        listener = Listener(port, factory, backlog, interface, self._reactor)
+        listener.spare = self._spare
+        listener.startListening()
+        return listener
 
 
 def bound_address(port: IListeningPort) -> str:

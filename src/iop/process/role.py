@@ -26,12 +26,13 @@ from zope.interface import Attribute, Interface
 
 from iop.errors import IopError
 from iop.files import make_folder, write_atomic
+from iop.net.listener import SPARE_DESCRIPTORS
 from iop.process.config import RoleConfig, load
 from iop.process.harden import all_descriptors, hide_memory, no_core_files
 from iop.process.listen import bound_address, listen
 from iop.process.logs import JsonLog
 from iop.process.metrics import new_registry
-from iop.process.status import status_site
+from iop.process.status import STATUS_CONNECTIONS, status_site
 from iop.process.systemd import notify
 from iop.units import Role
 
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 #: Seconds a role may take to finish what it began, before its process exits all the same.
 DRAIN_SECONDS = 10.0
+#: File descriptors that the status listener leaves free: fewer than the others, so that it still answers when they cannot.
+_STATUS_SPARE = SPARE_DESCRIPTORS // 2
 
 log = Logger()
 
@@ -57,6 +60,7 @@ class IRole(Interface):
     """One role's work, as its process starts and ends it."""
 
     name: str = Attribute("The name in the role's identity.")
+    connections: int = Attribute("Connections it has at most, accepted and dialled, by its own limits.")
 
     def prepare() -> Deferred[None]:
         """Open what the role stands on: files, store, keys. Fails with an ``IopError`` that says what to do."""
@@ -122,6 +126,8 @@ class RoleProcess(Service, Generic[C]):
         self._role: IRole | None = None
         self._status: IListeningPort | None = None
         self._record: Path | None = None
+        #: File descriptors that the system allows.
+        self._descriptors = 0
         self._started: Deferred[None] = Deferred()
         self._drained: Deferred[None] | None = None
         #: Why the last reload changed nothing, unless it did.
@@ -137,7 +143,7 @@ class RoleProcess(Service, Generic[C]):
         """Harden at once; do the rest when the reactor runs."""
         Service.startService(self)
         no_core_files()
-        all_descriptors()
+        self._descriptors = all_descriptors()
         if self._kind.hides_memory:
             hide_memory()
         self._reactor.callWhenRunning(self._run)
@@ -159,6 +165,7 @@ class RoleProcess(Service, Generic[C]):
         registry = new_registry()
         role = self._role = self._kind.build(config, self._clock, self._reactor, registry)
         self._observer.name = role.name
+        self._check_descriptors(role.connections)
         await role.prepare()
         if self._going_away():
             return
@@ -166,7 +173,7 @@ class RoleProcess(Service, Generic[C]):
         if self._going_away():
             return
         site = status_site(self._not_ready, registry, self._clock)
-        self._status = await listen(self._reactor, config.status.listen, site, "[status] listen")
+        self._status = await listen(self._reactor, config.status.listen, site, "[status] listen", _STATUS_SPARE)
         addresses["status"] = bound_address(self._status)
         record = {"role": self._kind.role.value, "name": role.name, "pid": os.getpid(), "addresses": addresses}
         self._record = config.run.directory / f"{self._kind.role.value}.json"
@@ -174,6 +181,17 @@ class RoleProcess(Service, Generic[C]):
         write_atomic(self._record, json.dumps(record, indent=2).encode() + b"\n", 0o644)
         notify("READY=1")
         log.info("role.started", pid=os.getpid(), **{f"{key}_address": value for key, value in addresses.items()})
+
+    def _check_descriptors(self, connections: int) -> None:
+        """Warn if the system's limit would be reached before the role's own."""
+        wanted = connections + STATUS_CONNECTIONS + SPARE_DESCRIPTORS
+        if self._descriptors < wanted:
+            log.warn(
+                "role.descriptors_few",
+                descriptors=self._descriptors,
+                wanted=wanted,
+                hint="raise the hard limit of open files: LimitNOFILE= of a systemd unit, `ulimit -Hn` of a shell",
+            )
 
     def _refuse(self, failure: Failure) -> None:
         if self._going_away():

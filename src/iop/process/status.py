@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from iop.net.http1 import Headers, HttpServerFactory
 
 #: Small on purpose: what asks here is a probe.
-_LIMITS: Final = GuardLimits(headers=8 * 1024, body=0, call_seconds=5.0, idle_seconds=15.0, connections=64)
+STATUS_CONNECTIONS: Final = 64
+_LIMITS: Final = GuardLimits(
+    headers=8 * 1024, body=0, call_seconds=5.0, idle_seconds=15.0, connections=STATUS_CONNECTIONS
+)
 
 
 class _Page(Resource):
