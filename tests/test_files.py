@@ -11,7 +11,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from iop.errors import AlreadyExists, FileRefused
-from iop.files import create_private, make_folder, read_private, read_public, write_atomic, write_private
+from iop.files import check_private, create_private, make_folder, read_private, read_public, write_atomic, write_private
 
 
 class FilesCase(SynchronousTestCase):
@@ -90,6 +90,46 @@ class ReadPrivateTests(FilesCase):
     def test_no_refusal_shows_what_the_file_holds(self) -> None:
         error = self.refused(self.put(b"canary" * 20))
         self.assertNotIn("canary", f"{error.message} {error.hint} {error!r}")
+
+
+class CheckPrivateTests(FilesCase):
+    """What :func:`check_private` takes and refuses."""
+
+    def test_a_private_file_and_a_link_to_one(self) -> None:
+        link = self.folder / "link"
+        link.symlink_to(self.put(b"canary"))
+        for path in (self.path, link):
+            check_private(path)
+            self.path.chmod(0o640)
+            self.assertEqual(self.assertRaises(FileRefused, check_private, path).hint, f"chmod 600 {path}")
+            self.path.chmod(0o600)
+
+    def test_what_is_no_file(self) -> None:
+        self.assertIn("No such file", self.assertRaises(FileRefused, check_private, self.path).message)
+        self.folder.chmod(0o700)
+        self.assertIn("not a regular file", self.assertRaises(FileRefused, check_private, self.folder).message)
+        os.mkfifo(self.path, 0o600)
+        self.assertIn("not a regular file", self.assertRaises(FileRefused, check_private, self.path).message)
+
+
+class DescriptorTests(FilesCase):
+    """Without a descriptor no file is opened, and it is not the file that is to be looked at."""
+
+    def test_says_what_to_raise(self) -> None:
+        self.put(b"canary")
+        for number in (errno.EMFILE, errno.ENFILE):
+
+            def refuses(*_: object, number: int = number) -> None:
+                raise OSError(number, "too many")
+
+            patcher = self.patch(os, "open", refuses)
+            errors: list[FileRefused] = [
+                self.assertRaises(FileRefused, read_private, self.path, 100),
+                self.assertRaises(FileRefused, write_private, self.path, b"new"),
+            ]
+            patcher.restore()
+            self.assertEqual({error.hint.partition(" that")[0] for error in errors}, {"raise the limit of open files"})
+        self.assertEqual(self.path.read_bytes(), b"canary")
 
 
 class ReadPublicTests(FilesCase):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Mode of every file with secrets.
 PRIVATE_MODE = 0o600
+_NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+_DESCRIPTOR_HINT = "raise the limit of open files that this process is started with"
 
 
 def read_private(path: Path, limit: int) -> bytearray:
@@ -36,7 +38,7 @@ def read_private(path: Path, limit: int) -> bytearray:
 
 
 def check_private(path: Path) -> None:
-    """Refuse a file that others own or may open, as :func:`read_private` does, but that something else will read.
+    """Refuse a file as :func:`read_private` does, but for one that something else will read, perhaps behind a link.
 
     :raises FileRefused: if it is such a file, or is not there.
     """
@@ -44,7 +46,13 @@ def check_private(path: Path) -> None:
         status = path.stat()
     except OSError as error:
         raise FileRefused(f"{path} cannot be read: {_reason(error)}", hint=_read_hint(path, error)) from error
+    _require_regular(path, status)
     _require_private(path, status)
+
+
+def _require_regular(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise FileRefused(f"{path} is not a regular file", hint="name a file that holds the data itself")
 
 
 def _require_private(path: Path, status: os.stat_result) -> None:
@@ -159,8 +167,7 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
             raise FileRefused(f"{path} is a symbolic link", hint="name the file itself, not a link to it") from error
         raise FileRefused(f"{path} cannot be read: {_reason(error)}", hint=_read_hint(path, error)) from error
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise FileRefused(f"{path} is not a regular file", hint="name a file that holds the data itself")
+        _require_regular(path, os.fstat(descriptor))
         yield descriptor
     finally:
         os.close(descriptor)
@@ -203,6 +210,8 @@ def _reason(error: OSError) -> str:
 def _read_hint(path: Path, error: OSError) -> str:
     if error.errno == errno.ENOENT:
         return f"check the name, or create {path}"
+    if error.errno in _NO_DESCRIPTOR:
+        return _DESCRIPTOR_HINT
     return f"check what `ls -ld {path}` says"
 
 
@@ -211,4 +220,8 @@ def _write_hint(path: Path, error: OSError) -> str:
         return f"create the folder first: mkdir -p {path.parent}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"free some space where {path.parent} is"
+    if error.errno == errno.EFBIG:
+        return "raise the limit of file sizes that this process is started with"
+    if error.errno in _NO_DESCRIPTOR:
+        return _DESCRIPTOR_HINT
     return f"check what `ls -ld {path.parent} {path}` says"

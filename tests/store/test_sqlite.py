@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import shutil
 import sqlite3
 import stat
 from collections.abc import Callable
@@ -412,6 +414,28 @@ class ThreadTests(SqliteTestCase):
         self.addCleanup(unlucky.close)
         await self.assertFailure(unlucky.audit.append(ACTOR, "action", "subject", "lost", {}), StoreUnavailable)
         assert unlucky.audit.newest == 5
+
+    async def test_commit_that_does_not_fit_changes_nothing(self) -> None:
+        """P46, P47: wherever in the log the disk ends, nobody is left in doubt; so it is after a crash, too."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_FSIZE, (soft, hard))
+        thread = self.thread()
+        await thread.run(does("UPDATE generation SET value = 2"))
+        size = os.stat(f"{self.path}-wal").st_size
+        filler = "INSERT INTO audit VALUES (NULL, 1, 'a', 'b', 'c', 'd', ?)"
+        for room in range(0, 12_000, 1000):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size + room, hard))
+            refused = await self.assertFailure(thread.run(does(filler, "x" * 16_000)), StoreUnavailable)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            assert "nothing was changed" in str(refused), str(refused)
+            crashed = self.path.with_name(f"crashed-{room}")
+            for end in ("", "-wal"):
+                shutil.copy(f"{self.path}{end}", f"{crashed}{end}")
+            with closing(sqlite3.connect(crashed)) as connection:
+                assert connection.execute("SELECT count(*) FROM audit").fetchall() == [(0,)]
+            assert self.execute("SELECT count(*) FROM audit") == [(0,)]
+        await thread.run(does(filler, "x" * 16_000))
+        assert self.execute("SELECT count(*) FROM audit") == [(1,)]
 
     async def test_time_of_a_mutation_is_taken_when_it_is_made(self) -> None:
         """P41: under the write lock, so every lease of an older generation was read before it."""

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 #: Seconds a role may take to finish what it began, before its process exits all the same.
 DRAIN_SECONDS = 10.0
-#: File descriptors that the status listener leaves free: fewer than the others, so that it still answers when they cannot.
+#: File descriptors that the status listener leaves free: fewer than others do, so that it answers when they cannot.
 _STATUS_SPARE = SPARE_DESCRIPTORS // 2
 
 log = Logger()

@@ -8,6 +8,16 @@ from contextlib import contextmanager
 
 from iop.errors import IopError, StoreBusy, StoreUnavailable
 
+#: A transaction whose end could not be written: SQLite takes it back, at the latest when it reads its log again. Other
+#: failures, of fsync above all, leave a COMMIT's outcome open.
+_UNWRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
+
+
+def outcome_of_commit(error: sqlite3.Error) -> str:
+    """What became of a change whose COMMIT failed, as the end of a sentence."""
+    unwritten = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) in _UNWRITTEN
+    return "nothing was changed" if unwritten else "whether the change holds is unknown"
+
 
 @contextmanager
 def translated(outcome: str) -> Iterator[None]:

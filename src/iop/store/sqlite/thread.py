@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from twisted.internet.defer import Deferred, fail, succeed
 
 from iop.errors import StoreBusy, StoreUnavailable
-from iop.store.failures import as_store_error
+from iop.store.failures import as_store_error, outcome_of_commit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,13 +108,14 @@ class SqliteThread:
 
     def _transaction(self, waiting: Sequence[_Asked]) -> list[_Word]:
         """Run the jobs and commit; answers each one's word to its caller."""
-        outcome = "nothing was changed"
+        committing = False
         try:
             self._connection.execute(self._begin)
             words = [self._attempt(done, job) for done, job in waiting]
-            outcome = "whether the change holds is unknown"
+            committing = True
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
+            outcome = outcome_of_commit(error) if committing else "nothing was changed"
             with suppress(sqlite3.Error):
                 # there may be no transaction to take back, which is as good
                 self._connection.execute("ROLLBACK")
