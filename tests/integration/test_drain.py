@@ -82,7 +82,7 @@ class DrainTests(SynchronousTestCase):
         self.assertRaises(http.client.IncompleteRead, self.stream.read)
         self.assert_ended_well(Role.NODE)
         (finished,) = self.deployment.node.events("node.run.finished")
-        self.assertEqual(finished["outcome"], "draining")
+        self.assertEqual(finished["code"], "draining")
         self.assertIsNone(self.deployment.edge.process.poll())
 
     def test_no_role_leaves_a_core_file(self) -> None:
