@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import re
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from iop.crypto.issuer import Issuer, write_public_set
+from iop.crypto.keyring import Keyring
+from iop.crypto.receipt import sign_receipt
 from iop.crypto.tokens import mint
 from iop.records import TokenKind
 from iop.wire import control_pb2 as control
 from iop.wire import runtime_pb2 as runtime
 from iop.wire.dialect import CONTROL, RUNTIME
 from iop.wire.framing import encode_frame
+from tests.crypto.samples import Recipient, issuer, sealed_lease
+from tests.fuzz.targets import trust
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 #: Pieces of 64 bytes, see :func:`tests.fuzz.targets.pieces`.
@@ -47,8 +54,18 @@ def _configurations() -> list[bytes]:
     return [each.encode() for each in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)]
 
 
+def _files(write: Callable[[Path], object]) -> list[bytes]:
+    """The content of one file that the product writes."""
+    with tempfile.TemporaryDirectory(prefix="iop-fuzz-") as folder:
+        path = Path(folder, "file")
+        write(path)
+        return [path.read_bytes()]
+
+
 def seeds() -> dict[str, list[bytes]]:
     """By target."""
+    signed = sign_receipt(issuer(), "deployment-1", "edge-1", 300, bytes(range(32)))
+    statement = runtime.NodeKeyStatement(trust_domain="iop.test", edge="edge-1", node="node-1", public_key=b"\1" * 32)
     chunked = b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0000000A;x=y\r\n0123456789\r\n0\r\nT: x\r\n\r\n"
     return {
         "frames-control": _control(),
@@ -74,4 +91,12 @@ def seeds() -> dict[str, list[bytes]]:
             _PIECES + b"HTTP/1.1 204 No Content\r\n\r\n",
         ],
         "configuration": _configurations(),
+        "keyring": _files(Keyring.create),
+        "issuer-key": _files(Issuer.create),
+        "issuers": _files(lambda path: write_public_set(path, [issuer(1).public_key, issuer(2).public_key])),
+        "edge-state": [signed.SerializeToString()],
+        "selector": [b"", b"region=eu", b"region=eu,tier=a.b/c"],
+        "receipt": [signed.statement],
+        "lease": [sealed_lease(Recipient.new()).statement],
+        "attestation": [trust()[1], statement.SerializeToString()],
     }

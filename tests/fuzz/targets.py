@@ -8,28 +8,45 @@ from __future__ import annotations
 import json
 import string
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from cryptography.hazmat.primitives.serialization import Encoding
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IProtocol
 from twisted.logger import ILogObserver, LogEvent, LogLevel, globalLogPublisher
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from iop.certificates import read_certificates
 from iop.control_plane.config import ControlPlaneConfig
+from iop.core.selectors import parse as parse_selector
+from iop.crypto.attestation import AttestationVerifier
+from iop.crypto.fields import length_prefixed
+from iop.crypto.issuer import SIGNATURE_BYTES, Issuer, PinnedIssuers
+from iop.crypto.keyring import Keyring
+from iop.crypto.lease import DOMAIN as LEASE_DOMAIN
+from iop.crypto.receipt import read_receipt, verify_receipt
 from iop.crypto.tokens import parse_token
 from iop.edge.config import EdgeConfig
+from iop.edge.projections import Projections
 from iop.errors import (
+    AttestationRefused,
     BadConfig,
     BadHttp,
+    CannotOpen,
+    DeploymentMismatch,
+    FileRefused,
     FrameTooLarge,
     MalformedFrame,
     MalformedInput,
     MalformedToken,
+    ReceiptRefused,
     UnexpectedMessage,
 )
 from iop.net.http1 import Headers, HttpLimits, HttpServerFactory, IExchange, IHttpApplication, Wanted
@@ -37,10 +54,13 @@ from iop.net.response_reader import ResponseReader
 from iop.node.config import NodeConfig
 from iop.process.config import load
 from iop.testing.clock import FakeClock
-from iop.wire import base64url
+from iop.testing.pki import TRUST_DOMAIN, Pki
+from iop.units import Role
+from iop.wire import base64url, control_pb2, runtime_pb2
 from iop.wire.dialect import CONTROL, RUNTIME, Dialect
 from iop.wire.framing import FrameDecoder
 from iop.wire.strict_json import DEPTH_LIMIT, parse_json, parse_object
+from tests.crypto.samples import Expectation, issuer
 from tests.net.transports import MemoryTransport
 
 _WORD: Final = string.ascii_letters + string.digits
@@ -208,14 +228,83 @@ def read_response(parts: list[bytes]) -> object:
     return reader.status, reader.headers, body, reader.whole, reader.reusable, reader.ended()
 
 
-def configuration(data: bytes) -> None:
-    """A configuration file, read as that of each role."""
+def in_file(read: Callable[[Path], object], data: bytes) -> None:
+    """A file that a role reads at its start: taken, or refused as a configuration error."""
     with tempfile.TemporaryDirectory(prefix="iop-fuzz-", dir="/dev/shm") as folder:
-        path = Path(folder, "role.toml")
+        path = Path(folder, "file")
+        path.touch(0o600)
         path.write_bytes(data)
-        for model in (ControlPlaneConfig, EdgeConfig, NodeConfig):
-            with suppress(BadConfig):
-                load(path, model)
+        with suppress(BadConfig, FileRefused):
+            read(path)
+
+
+def configuration(path: Path) -> None:
+    """A configuration file, read as that of each role."""
+    for model in (ControlPlaneConfig, EdgeConfig, NodeConfig):
+        with suppress(BadConfig):
+            load(path, model)
+
+
+def issuer_key(path: Path) -> None:
+    """A private issuer key: what was taken signs."""
+    assert len(Issuer.load(path).sign(b"message")) == SIGNATURE_BYTES
+
+
+def edge_state(path: Path) -> None:
+    """The projection that an earlier Edge process recorded."""
+    record = path.rename(path.with_name("projection.receipt"))
+    projections = Projections(record.parent, "deployment-1", "edge-1", FakeClock(), lambda projection: None)
+    with suppress(DeploymentMismatch):
+        projections.load()
+        assert projections.current is None
+
+
+def selector(data: bytes) -> None:
+    """A selector: what was taken is its only spelling, and matches labels that are its terms alone."""
+    for text in texts(data, f"{_WORD}=,._/- "):
+        with suppress(MalformedInput):
+            terms = parse_selector(text).terms
+            assert ",".join(f"{key}={value}" for key, value in terms) == text
+            assert parse_selector(text).matches(dict(terms))
+
+
+def receipt(data: bytes) -> None:
+    """A projection receipt, as somebody may send or have stored it: nobody of ours signed any of these."""
+    statement = control_pb2.ProjectionReceipt(statement=data, signature=data[:64])
+    with suppress(ReceiptRefused):
+        assert len(read_receipt(statement).digest) == 32
+    with suppress(ReceiptRefused):
+        raise AssertionError(verify_receipt(Expectation().pinned, statement, deployment_id="d", edge="edge-1"))
+
+
+def lease(data: bytes) -> None:
+    """A sealed lease whose statement somebody wrote who has the issuer key: one error, and nothing opened."""
+    signed = LEASE_DOMAIN + length_prefixed(data) + sha256(data).digest()
+    sealed = runtime_pb2.SealedLease(statement=data, box=data, signature=issuer().sign(signed))
+    with suppress(CannotOpen):
+        raise AssertionError(Expectation().open(sealed, lambda public_key: None))
+
+
+@cache
+def trust() -> tuple[AttestationVerifier, bytes]:
+    """What verifies attestations, and a certificate that it trusts."""
+    with tempfile.TemporaryDirectory(prefix="iop-fuzz-") as folder:
+        files = Pki(Path(folder, "pki")).issue(Role.NODE, "node-1")
+        verifier = AttestationVerifier(read_certificates(files.trust), TRUST_DOMAIN)
+        (leaf,) = read_certificates(files.certificate)
+    return verifier, leaf.public_bytes(Encoding.DER)
+
+
+def attestation(data: bytes) -> None:
+    """A Node's attestation: its certificates are anything, or its statement is, under one that is trusted."""
+    verifier, leaf = trust()
+    for chain in ([data], [leaf, data], [leaf]):
+        message = runtime_pb2.NodeKeyAttestation(certificate_chain=chain, statement=data, signature=data[:64])
+        with suppress(AttestationRefused):
+            now_ms = int(time.time() * 1000)
+            raise AssertionError(
+                verifier.verify(message, edge="edge-1", node="node-1", public_key=b"\x01" * 32, now_ms=now_ms)
+            )
 
 
 TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
@@ -226,5 +315,13 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     "token": token,
     "http-server": http_server,
     "response-reader": response_reader,
-    "configuration": configuration,
+    "configuration": partial(in_file, configuration),
+    "keyring": partial(in_file, Keyring.load),
+    "issuer-key": partial(in_file, issuer_key),
+    "issuers": partial(in_file, PinnedIssuers.load),
+    "edge-state": partial(in_file, edge_state),
+    "selector": selector,
+    "receipt": receipt,
+    "lease": lease,
+    "attestation": attestation,
 }
