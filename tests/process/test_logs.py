@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.logger import Logger, LogLevel, LogPublisher
 from twisted.python.failure import Failure
+from twisted.python.log import LogPublisher as OldPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from iop.crypto.tokens import mint
@@ -162,6 +163,20 @@ class JsonLogTests(SynchronousTestCase):
         except ValueError:
             self.log.failure("edge.test.deep", Failure())
         self.assertEqual(len(self.line()["failure"]["frames"]), FRAME_LIMIT)
+
+    def test_failure_in_the_old_log_system_shows_its_place(self) -> None:
+        """P25: what Twisted logs for an exception in a protocol says where it was, and not what it said."""
+        observer = JsonLog(self.out, "edge")
+        old = OldPublisher(LogPublisher(), LogPublisher(observer))
+        try:
+            raise ValueError(CANARY)
+        except ValueError:
+            old.msg(failure=Failure(), why=CANARY, isError=1)
+        line = self.line()
+        self.assertEqual((line["event"], line["level"]), ("library", "critical"))
+        self.assertEqual(line["failure"]["type"], "builtins.ValueError")
+        self.assertIn("test_logs.py", line["failure"]["frames"][-1])
+        self.assertNotIn(CANARY, self.out.getvalue())
 
     def test_quiet_events_of_libraries_are_dropped(self) -> None:
         self.log.info("Starting factory {factory}", factory=Telltale())

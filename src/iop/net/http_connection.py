@@ -267,7 +267,7 @@ class HttpConnection(Protocol):
         except BadHttp as refusal:
             self._refuse(refusal, exchange)
         except Exception:  # noqa: BLE001 - the application's own mistake: logged, and answered with 500
-            _log.failure("a request could not be answered")
+            _log.failure("net.http.application_failed")
             self._refuse(BadHttp(500, "something went wrong here"), exchange)
         return None
 

@@ -80,7 +80,8 @@ class JsonLog:
             return
         else:
             line |= {"event": "library", "format": _plain(form), "from": _plain(event.get("log_namespace"))}
-        failure = event.get("log_failure")
+        # what Twisted's own code logs for an exception in a protocol comes in the old log system's form
+        failure = event.get("log_failure", event.get("failure"))
         if isinstance(failure, Failure):
             line["failure"] = describe_failure(failure)
         self._out.write(json.dumps(line) + "\n")
