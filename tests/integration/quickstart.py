@@ -19,12 +19,15 @@ class RunningQuickstart:
 
     :param home: its home folder.
     :param arguments: further options.
+    :param environment: further variables.
     """
 
-    def __init__(self, home: Path, *arguments: str) -> None:
+    def __init__(self, home: Path, *arguments: str, **environment: str) -> None:
         self.home = home.absolute()
         command = [sys.executable, "-m", "iop", "quickstart", "--json", "--home", str(self.home), *arguments]
-        self.process = Popen(command, stdout=PIPE, stderr=PIPE, text=True)  # noqa: S603 - our own interpreter
+        self.process = Popen(  # noqa: S603 - our own interpreter
+            command, stdout=PIPE, stderr=PIPE, text=True, env=os.environ | environment
+        )
         self.told = ""
 
     def ready(self) -> dict[str, Any]:
