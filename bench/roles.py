@@ -100,6 +100,16 @@ class Deployment:
         child.wait()
         self._start(role)
 
+    def pid(self, role: Role) -> int:
+        """A role's process."""
+        return self._children[role.value].pid
+
+    def stop(self, role: Role) -> None:
+        """SIGTERM, and no new process."""
+        child = self._children.pop(role.value)
+        child.terminate()
+        child.wait()
+
     def wait_until_ready(self, seconds: float = 60.0) -> None:
         """Until every role says that it can serve."""
         deadline = time.monotonic() + seconds
