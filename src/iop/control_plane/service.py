@@ -29,6 +29,8 @@ from iop.units import Role
 from iop.wire.dialect import CONTROL
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from prometheus_client import CollectorRegistry
     from twisted.internet.interfaces import IListeningPort
 
@@ -57,6 +59,21 @@ class _Parts:
     edge_tls: ReloadableServer
     edges: PeerFactory
     web_tls: ReloadableServer
+
+
+def read_pinned(path: Path, issuer: Issuer) -> PinnedIssuers:
+    """The public set that Nodes pin, with this Control Plane's own key in it.
+
+    :raises BadConfig: if the key is not in it, or it is no such set.
+    :raises FileRefused: if it cannot be read.
+    """
+    pinned = PinnedIssuers.load(path)
+    if issuer.key_id not in dict(pinned):
+        raise BadConfig(
+            f"[keys] pinned_issuers = {path}: the issuer key is not in it",
+            hint="no Node would accept a lease; give the public set that `iop issuer init` wrote with this key",
+        )
+    return pinned
 
 
 @implementer(IRole)
@@ -111,12 +128,7 @@ class ControlPlane:
         config, domain = self._config, self._config.deployment.trust_domain
         wire, https, keys = config.edge_wire, config.credential_https, config.keys
         check_own(wire.certificate, trust_domain=domain, role=Role.CONTROL_PLANE, name=self.name)
-        pinned = PinnedIssuers.load(keys.pinned_issuers)
-        if issuer.key_id not in dict(pinned):
-            raise BadConfig(
-                f"[keys] pinned_issuers = {keys.pinned_issuers}: the issuer key is not in it",
-                hint="no Node would accept a lease; give the public set that `iop issuer init` wrote with this key",
-            )
+        pinned = read_pinned(keys.pinned_issuers, issuer)
         files = TlsFiles(wire.certificate, wire.key, wire.trust)
         return _Files(
             mutual_server(files, trust_domain=domain, accepts=Role.EDGE),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from OpenSSL import SSL
-from OpenSSL.crypto import X509, X509StoreContext, X509StoreContextError
+from OpenSSL.crypto import X509, X509Store, X509StoreContext, X509StoreContextError
 from service_identity import CertificateError, VerificationError
 from service_identity.hazmat import DNS_ID, IPAddress_ID, verify_service_identity
 from service_identity.pyopenssl import extract_patterns
@@ -45,16 +45,15 @@ _HTTP: Final = b"http/1.1"
 #: For TLS 1.2: forward secrecy and authenticated encryption only. TLS 1.3 has nothing else.
 _CIPHERS: Final = b"ECDHE+AESGCM:ECDHE+CHACHA20"
 
+#: What is wrong with a certificate, as the end of a sentence that begins with whose it is.
 _BROKEN_CHAIN: Final = {
-    SSL.X509VerificationCodes.ERR_CERT_NOT_YET_VALID: "the peer's certificate is not valid yet",
-    SSL.X509VerificationCodes.ERR_CERT_HAS_EXPIRED: "the peer's certificate has expired",
-    SSL.X509VerificationCodes.ERR_DEPTH_ZERO_SELF_SIGNED_CERT: "the peer's certificate is signed by itself",
-    SSL.X509VerificationCodes.ERR_SELF_SIGNED_CERT_IN_CHAIN: "the peer's certificate is from an untrusted authority",
-    SSL.X509VerificationCodes.ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY: (
-        "the peer's certificate is from an untrusted authority"
-    ),
-    SSL.X509VerificationCodes.ERR_CERT_SIGNATURE_FAILURE: "the signature of the peer's certificate does not hold",
-    SSL.X509VerificationCodes.ERR_INVALID_PURPOSE: "the peer's certificate is not for this side of a connection",
+    SSL.X509VerificationCodes.ERR_CERT_NOT_YET_VALID: "is not valid yet",
+    SSL.X509VerificationCodes.ERR_CERT_HAS_EXPIRED: "has expired",
+    SSL.X509VerificationCodes.ERR_DEPTH_ZERO_SELF_SIGNED_CERT: "is signed by itself",
+    SSL.X509VerificationCodes.ERR_SELF_SIGNED_CERT_IN_CHAIN: "is from an untrusted authority",
+    SSL.X509VerificationCodes.ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY: "is from an untrusted authority",
+    SSL.X509VerificationCodes.ERR_CERT_SIGNATURE_FAILURE: "has a signature that does not hold",
+    SSL.X509VerificationCodes.ERR_INVALID_PURPOSE: "is not for this side of a connection",
 }
 
 
@@ -151,6 +150,26 @@ class WebClientPolicy:
     def creatorForNetloc(self, hostname: bytes, port: int) -> IOpenSSLClientConnectionCreator:
         """See :class:`twisted.web.iweb.IPolicyForHTTPS`."""
         return self.client_for(hostname.decode("latin-1"))
+
+
+def check_own_chain(files: TlsFiles) -> None:
+    """Refuse a certificate whose chain does not hold for peers who trust what this side trusts.
+
+    A role can do without: its peers judge the chain, by what *they* trust. Who looks for mistakes knows it beforehand.
+
+    :raises FileRefused: if the chain does not lead to ``files.trust`` now, or a file is not what it should be.
+    """
+    leaf, *chain = (X509.from_cryptography(each) for each in read_certificates(files.certificate))
+    store = X509Store()
+    for authority in read_certificates(files.trust):
+        store.add_cert(X509.from_cryptography(authority))
+    try:
+        X509StoreContext(store, leaf, chain).verify_certificate()
+    except X509StoreContextError as error:
+        raise FileRefused(
+            f"{files.certificate} {_why_broken(error.errors[0])}, going by {files.trust}",
+            hint="issue it from the authority that every role trusts, or name the file with that authority in trust",
+        ) from None
 
 
 def peer_identity(transport: ITransport) -> Identity:
@@ -307,9 +326,11 @@ class _CheckedConnection(SSL.Connection):
 
 
 def _broken(error: int) -> IdentityRefused:
-    return IdentityRefused(
-        _BROKEN_CHAIN.get(error, f"the chain of the peer's certificate does not hold (OpenSSL {error})")
-    )
+    return IdentityRefused(f"the peer's certificate {_why_broken(error)}")
+
+
+def _why_broken(error: int) -> str:
+    return _BROKEN_CHAIN.get(error, f"has a chain that does not hold (OpenSSL {error})")
 
 
 def _verify(connection: SSL.Connection, certificate: X509, error: int, depth: int, holds: int) -> bool:

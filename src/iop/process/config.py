@@ -69,16 +69,17 @@ class _Recorded:
 
     def __init__(self) -> None:
         self.host = ""
+        self.port = 0
 
     def listenTCP(self, port: int, factory: object, backlog: int = 50, interface: str = "") -> None:
         _checked_port(port, lowest=0)
-        self.host = interface
+        self.host, self.port = interface, port
 
     def connectTCP(
         self, host: str, port: int, factory: object, timeout: float = 30, bindAddress: tuple[str, int] | None = None
     ) -> None:
         _checked_port(port, lowest=1)
-        self.host = host
+        self.host, self.port = host, port
 
 
 def _checked_port(port: int, lowest: int) -> None:
@@ -86,12 +87,12 @@ def _checked_port(port: int, lowest: int) -> None:
         raise ValueError(f"port {port} is outside {lowest}-65535")
 
 
-def _listener(text: str) -> str:
-    """The interface of a server endpoint string, or ValueError."""
-    return _endpoint_host(text, server=True, example="tcp:port=0:interface=127.0.0.1")
+def listening_address(text: str) -> tuple[str, int]:
+    """Interface (empty for all) and port (0 for any that is free) of a server endpoint string, or ValueError."""
+    return _endpoint_address(text, server=True, example="tcp:port=0:interface=127.0.0.1")
 
 
-def _endpoint_host(text: str, *, server: bool, example: str) -> str:
+def _endpoint_address(text: str, *, server: bool, example: str) -> tuple[str, int]:
     """Let Twisted's own parser judge the text; TLS is never spelled there, because our policies alone decide it."""
     recorded = _Recorded()
     problem = f"is not an endpoint of the form {example}"
@@ -108,7 +109,7 @@ def _endpoint_host(text: str, *, server: bool, example: str) -> str:
     attempt.addErrback(lambda failure: outcome.append(failure.value))
     if outcome:
         raise ValueError(f"{problem} ({outcome[0]})")
-    return recorded.host
+    return recorded.host, recorded.port
 
 
 def _is_loopback(host: str) -> bool:
@@ -120,19 +121,19 @@ def _is_loopback(host: str) -> bool:
 
 def _server_endpoint(text: str, info: ValidationInfo) -> str:
     loopback_only = isinstance(info.context, Mapping) and info.context["loopback_only"]
-    if not _is_loopback(_listener(text)) and loopback_only:
+    if not _is_loopback(listening_address(text)[0]) and loopback_only:
         raise ValueError("must listen on loopback (interface=127.0.0.1), because this file is marked quickstart")
     return text
 
 
 def _loopback_endpoint(text: str) -> str:
-    if not _is_loopback(_listener(text)):
+    if not _is_loopback(listening_address(text)[0]):
         raise ValueError("must listen on loopback (interface=127.0.0.1)")
     return text
 
 
 def _client_endpoint(text: str) -> str:
-    if not _endpoint_host(text, server=False, example="tcp:host=edge.example.org:port=7443"):
+    if not _endpoint_address(text, server=False, example="tcp:host=edge.example.org:port=7443")[0]:
         raise ValueError("names no host")
     return text
 

@@ -6,7 +6,6 @@ A role provides :class:`IRole` and knows nothing of processes; :class:`RoleProce
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import signal
 import sys
@@ -25,13 +24,13 @@ from twisted.python.failure import Failure
 from zope.interface import Attribute, Interface
 
 from iop.errors import IopError
-from iop.files import make_folder, write_atomic
 from iop.net.listener import SPARE_DESCRIPTORS
 from iop.process.config import RoleConfig, load
 from iop.process.harden import all_descriptors, hide_memory, no_core_files
 from iop.process.listen import bound_address, listen
 from iop.process.logs import JsonLog
 from iop.process.metrics import new_registry
+from iop.process.record import RunRecord
 from iop.process.status import STATUS_CONNECTIONS, status_site
 from iop.process.systemd import notify
 from iop.units import Role
@@ -175,10 +174,7 @@ class RoleProcess(Service, Generic[C]):
         site = status_site(self._not_ready, registry, self._clock)
         self._status = await listen(self._reactor, config.status.listen, site, "[status] listen", _STATUS_SPARE)
         addresses["status"] = bound_address(self._status)
-        record = {"role": self._kind.role.value, "name": role.name, "pid": os.getpid(), "addresses": addresses}
-        self._record = config.run.directory / f"{self._kind.role.value}.json"
-        make_folder(self._record.parent, 0o755)
-        write_atomic(self._record, json.dumps(record, indent=2).encode() + b"\n", 0o644)
+        self._record = RunRecord(role.name, os.getpid(), addresses).write(config.run.directory, self._kind.role)
         notify("READY=1")
         log.info("role.started", pid=os.getpid(), **{f"{key}_address": value for key, value in addresses.items()})
 
