@@ -38,6 +38,7 @@ COMMANDS = {
     "node": "Deny and allow Nodes, on the Control Plane's own machine.",
     "edge": "Deny and allow Edges, on the Control Plane's own machine.",
     "config": "Check a role's configuration without starting it.",
+    "doctor": "Find what is wrong with a set-up, and what to do about it.",
     "version": "Print versions.",
 }
 

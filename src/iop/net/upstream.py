@@ -106,7 +106,7 @@ class Upstream:
         self.clock = clock
         self.limits = limits or UpstreamLimits()
         self._target = target
-        self._endpoint = _endpoint(reactor, target, tls, self.limits.connect_seconds)
+        self._endpoint = endpoint_of(reactor, target, tls, self.limits.connect_seconds)
         self._idle: list[UpstreamConnection] = []
         self._dialling: set[UpstreamCall] = set()
         self._connections: set[UpstreamConnection] = set()
@@ -179,9 +179,10 @@ class Upstream:
         self._outdated.discard(connection)
 
 
-def _endpoint(
+def endpoint_of(
     reactor: IReactorTCP, target: Target, tls: IOpenSSLClientConnectionCreator | None, timeout: float
 ) -> IStreamClientEndpoint:
+    """What leads to ``target``, through TLS if ``tls`` is given; ``timeout``: seconds until a connection must be up."""
     try:
         address = ip_address(target.host)
     except ValueError:

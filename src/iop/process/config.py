@@ -92,6 +92,11 @@ def listening_address(text: str) -> tuple[str, int]:
     return _endpoint_address(text, server=True, example="tcp:port=0:interface=127.0.0.1")
 
 
+def dialled_address(text: str) -> tuple[str, int]:
+    """Host and port of a client endpoint string, or ValueError."""
+    return _endpoint_address(text, server=False, example="tcp:host=edge.example.org:port=7443")
+
+
 def _endpoint_address(text: str, *, server: bool, example: str) -> tuple[str, int]:
     """Let Twisted's own parser judge the text; TLS is never spelled there, because our policies alone decide it."""
     recorded = _Recorded()
@@ -133,7 +138,7 @@ def _loopback_endpoint(text: str) -> str:
 
 
 def _client_endpoint(text: str) -> str:
-    if not _endpoint_address(text, server=False, example="tcp:host=edge.example.org:port=7443")[0]:
+    if not dialled_address(text)[0]:
         raise ValueError("names no host")
     return text
 

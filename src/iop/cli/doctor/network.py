@@ -1,0 +1,157 @@
+"""Whom a role dials: whether an address answers, who is there, and what a role's own status page says."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import treq
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError
+from twisted.internet.endpoints import wrapClientTLS
+from twisted.internet.error import (
+    ConnectError,
+    ConnectionClosed,
+    ConnectionRefusedError,
+    DNSLookupError,
+)
+from twisted.internet.error import TimeoutError as ConnectTimeout
+from twisted.internet.interfaces import IHandshakeListener
+from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.web.client import ResponseFailed
+from zope.interface import implementer
+
+from iop.cli.doctor.checks import Finding, fault, ok
+from iop.errors import IdentityRefused, IopError
+from iop.net.tls import ClientConnections, peer_identity, why_lost
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint, ITCPTransport
+    from twisted.python.failure import Failure
+
+    from iop.units import Identity
+
+P = TypeVar("P", bound=Protocol)
+
+#: Seconds that one look at another machine takes at most.
+LOOK_SECONDS: Final = 4.0
+_STATUS_LIMIT: Final = 64 * 1024
+_NO_CONNECTION = (ConnectError, DNSLookupError, ConnectionClosed, CancelledError, TimeoutError)
+
+
+async def reach(reactor: IReactorTime, endpoint: IStreamClientEndpoint, place: str, who: str) -> Finding:
+    """Whether a TCP connection to ``place`` comes up; it is closed at once, without a byte.
+
+    :param endpoint: leads there.
+    :param who: should be there, for people.
+    """
+    try:
+        protocol = await _connected(reactor, endpoint, Protocol)
+    except _NO_CONNECTION as error:
+        return _unreachable(error, place, who)
+    cast("ITCPTransport", protocol.transport).abortConnection()
+    return ok(f"{place} takes connections")
+
+
+async def meet(
+    reactor: IReactorTime, endpoint: IStreamClientEndpoint, tls: ClientConnections, table: str, place: str
+) -> Finding:
+    """Whether the TLS handshake with a peer holds for both sides.
+
+    :param tls: this role's end, which decides who may be there.
+    :param table: with ``name`` and ``server_name`` of the peer, ``[edge]``.
+    """
+    try:
+        meeting = await _connected(reactor, wrapClientTLS(tls, endpoint), _Meeting)
+    except _NO_CONNECTION as error:
+        return _unreachable(error, place, "it")
+    try:
+        refusal = await meeting.over.addTimeout(LOOK_SECONDS, reactor)
+    except TimeoutError:
+        cast("ITCPTransport", meeting.transport).abortConnection()
+        return fault(
+            f"{place} takes connections and does not do TLS within {LOOK_SECONDS:.0f} seconds",
+            f"check that {table} endpoint is the peer's mTLS listener, and that nothing in between holds it back",
+        )
+    if isinstance(refusal, IdentityRefused):
+        return fault(
+            f"at {place}: {refusal.message}",
+            f"compare {table} name and server_name, and trust, with what `iop pki inspect` says of its certificate",
+        )
+    if meeting.identity is None or refusal is not None:
+        said = "it ended the connection" if refusal is None else refusal.message
+        return fault(
+            f"at {place}: {said}",
+            "if it is an mTLS listener, it refuses this role's certificate: its trust must have the authority of that, "
+            "its trust_domain must be the same, and its log says more",
+        )
+    return ok(f"{meeting.identity.uri()} at {place}")
+
+
+async def readiness(reactor: Any, address: str) -> Finding:
+    """What ``/readyz`` of a running role says.
+
+    :param address: where its status listener is, ``host:port``.
+    """
+    content = bytearray()
+
+    def keep(piece: bytes) -> None:
+        content.extend(piece[: _STATUS_LIMIT - len(content)])
+
+    try:
+        answer = await treq.get(
+            f"http://{address}/readyz", timeout=LOOK_SECONDS, reactor=reactor, unbuffered=True, allow_redirects=False
+        )
+        await answer.collect(keep)
+        document = json.loads(content)
+    except (*_NO_CONNECTION, ResponseFailed, ValueError):
+        return fault(
+            f"http://{address}/readyz does not answer as a role does",
+            "its log says what it does; if the process is another one, remove the file in [run] directory",
+        )
+    if isinstance(document, dict) and document.get("ready") is True:
+        return ok("ready")
+    reasons = document.get("reasons") if isinstance(document, dict) else None
+    listed = "; ".join(map(str, reasons)) if isinstance(reasons, list) and reasons else "no reason is given"
+    return fault(f"not ready: {listed}", "if nothing else is at fault here, run iop doctor where the peer is")
+
+
+@implementer(IHandshakeListener)
+class _Meeting(Protocol):
+    """Does the handshake and leaves; only then is it known whether the peer accepted this side's certificate.
+
+    In TLS 1.3 that is judged after this side's handshake is done. So the connection is closed in good order, without a
+    byte of ours, and the peer answers with its own close, or with the alert that it refuses the certificate.
+
+    :ivar over: fires with why TLS ended the connection, None for an end in good order.
+    """
+
+    def __init__(self) -> None:
+        self.identity: Identity | None = None
+        self.over: Deferred[IopError | None] = Deferred()
+
+    def handshakeCompleted(self) -> None:
+        self.identity = peer_identity(self._transport())
+        self._transport().loseConnection()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        if not self.over.called:
+            self.over.callback(why_lost(self._transport(), reason))
+
+    def _transport(self) -> ITCPTransport:
+        return cast("ITCPTransport", self.transport)
+
+
+async def _connected(reactor: IReactorTime, endpoint: IStreamClientEndpoint, kind: type[P]) -> P:
+    connecting = endpoint.connect(Factory.forProtocol(kind))
+    return cast(P, await connecting.addTimeout(LOOK_SECONDS, reactor))
+
+
+def _unreachable(error: BaseException, place: str, who: str) -> Finding:
+    if isinstance(error, DNSLookupError):
+        return fault(f"the host of {place} has no address", "correct the host, or the name service of this machine")
+    if isinstance(error, ConnectionRefusedError):
+        return fault(f"nothing listens at {place}", f"start {who}, or correct host and port")
+    if isinstance(error, TimeoutError | CancelledError | ConnectTimeout):
+        said = f"{place} does not answer within {LOOK_SECONDS:.0f} seconds"
+        return fault(said, "correct host and port, or open the way there: a firewall that drops does that")
+    return fault(f"{place} cannot be reached ({error})", "correct host and port, or the network of this machine")

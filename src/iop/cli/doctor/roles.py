@@ -1,0 +1,275 @@
+"""Which checks each role has, in the order in which faults explain each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from twisted.internet.endpoints import clientFromString
+
+from iop.certificates import read_certificates
+from iop.cli.config import check_file
+from iop.cli.doctor.certificates import Mutual, Presented
+from iop.cli.doctor.checks import Check, Finding, fault, ok
+from iop.cli.doctor.machine import descriptors, folder, listener, process, running
+from iop.cli.doctor.network import LOOK_SECONDS, meet, reach, readiness
+from iop.control_plane.config import ControlPlaneConfig
+from iop.control_plane.config import load as load_control_plane
+from iop.control_plane.service import read_pinned
+from iop.crypto.attestation import AttestationVerifier
+from iop.crypto.issuer import Issuer, PinnedIssuers
+from iop.crypto.keyring import Keyring
+from iop.crypto.node_keys import NodeKeys
+from iop.edge.config import EdgeConfig
+from iop.edge.config import load as load_edge
+from iop.edge.projections import Projections
+from iop.net.guard import GuardLimits
+from iop.net.http1 import HttpLimits
+from iop.net.peer import CONNECTIONS_LIMIT
+from iop.net.target import parse_target
+from iop.net.tls import ClientConnections, TlsFiles, mutual_client, mutual_server, web_server
+from iop.net.upstream import UpstreamLimits, endpoint_of
+from iop.node.attest import Attester
+from iop.node.config import NodeConfig
+from iop.node.config import load as load_node
+from iop.node.targets import read_trust
+from iop.process.config import RoleConfig, dialled_address
+from iop.store.lock import is_held
+from iop.store.sqlite import open_sqlite
+from iop.units import Identity, Role
+
+if TYPE_CHECKING:
+    from twisted.internet.interfaces import IStreamClientEndpoint
+
+    from iop.edge.config import ControlPlaneTable
+    from iop.interfaces import IClock
+    from iop.node.config import EdgeTable
+    from iop.process.role import IReactor
+
+_PROCESS: Final = "process"
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A role whose configuration is good."""
+
+    role: Role
+    name: str
+    checks: Sequence[Check]
+
+
+def examined(path: Path, reactor: IReactor, clock: IClock) -> Examined:
+    """Read the configuration of whatever role ``path`` is for.
+
+    :raises BadConfig: if it is none, or has mistakes.
+    """
+    role = check_file(path)
+    if role is Role.CONTROL_PLANE:
+        control_plane = load_control_plane(path)
+        return Examined(role, control_plane.control_plane.name, [*_control_plane(control_plane, reactor, clock)])
+    if role is Role.EDGE:
+        edge = load_edge(path)
+        return Examined(role, edge.edge.name, [*_edge(edge, reactor, clock)])
+    node = load_node(path)
+    return Examined(role, node.node.name, [*_node(node, reactor, clock)])
+
+
+def _control_plane(config: ControlPlaneConfig, reactor: IReactor, clock: IClock) -> Iterator[Check]:
+    wire, https, keys, store = config.edge_wire, config.credential_https, config.keys, config.store.path
+    domain, directory = config.deployment.trust_domain, config.run.directory
+    files = TlsFiles(wire.certificate, wire.key, wire.trust)
+    shared = (https.certificate, https.key) == (wire.certificate, wire.key)
+
+    def use_wire() -> None:
+        mutual_server(files, trust_domain=domain, accepts=Role.EDGE)
+
+    def keyring() -> Finding:
+        return ok(f"{keys.keyring}, with primary key {Keyring.load(keys.keyring).primary}")
+
+    def issuer() -> Finding:
+        Issuer.load(keys.issuer)
+        return ok(f"{keys.issuer} is an issuer key that only this user can read")
+
+    def pinned() -> Finding:
+        read_pinned(keys.pinned_issuers, Issuer.load(keys.issuer))
+        return ok(f"the issuer key is in {keys.pinned_issuers}")
+
+    async def database() -> Finding:
+        opened = await open_sqlite(store, config.deployment.id, reactor, clock.wall_ms)
+        await opened.close()
+        return ok(f"{store} is of deployment {config.deployment.id} and has the current schema")
+
+    def lock() -> Finding:
+        held, record = is_held(store), running(directory, Role.CONTROL_PLANE)
+        if held and record is None:
+            return fault(
+                f"a Control Plane runs on {store}, and it is not the one of this configuration",
+                "stop it: one database serves one Control Plane",
+            )
+        return ok("held by this role" if held else "free")
+
+    listens = {"edge_wire": wire.listen, "credential_https": https.listen}
+    presented = Presented(
+        "[edge_wire]", wire.certificate, wire.key, use_wire, [*listens.values()] if shared else [wire.listen]
+    )
+    yield from Mutual(presented, wire.trust, Identity(domain, Role.CONTROL_PLANE, config.control_plane.name)).checks(
+        clock.wall_ms
+    )
+    if not shared:
+        yield from _web("[credential_https]", https.certificate, https.key, https.listen).checks(clock.wall_ms)
+    yield Check("[keys] keyring", keyring)
+    yield Check("[keys] issuer", issuer)
+    yield Check("[keys] pinned_issuers", pinned, ["[keys] issuer"])
+    yield from _process(config, Role.CONTROL_PLANE, reactor, listens, CONNECTIONS_LIMIT + GuardLimits().connections)
+    yield Check("[store] folder", lambda: folder(store.parent))
+    yield Check("[store] lock", lock, ["[store] folder", _PROCESS])
+    yield Check("[store] path", database, ["[store] folder"])
+    yield _readiness(directory, Role.CONTROL_PLANE, reactor)
+
+
+def _edge(config: EdgeConfig, reactor: IReactor, clock: IClock) -> Iterator[Check]:
+    tls, api, domain, state = config.tls, config.api, config.deployment.trust_domain, config.state.directory
+    files = TlsFiles(tls.certificate, tls.key, tls.trust)
+    shared = (api.certificate, api.key) == (tls.certificate, tls.key)
+    dialled = config.control_plane
+
+    def use_files() -> ClientConnections:
+        mutual_server(files, trust_domain=domain, accepts=Role.NODE)
+        return mutual_client(
+            files, trust_domain=domain, role=Role.CONTROL_PLANE, name=dialled.name, server_name=dialled.server_name
+        )
+
+    def record() -> Finding:
+        if not state.exists():
+            return ok("no projection yet")
+        Projections(state, config.deployment.id, config.edge.name, clock, lambda _: None).load()
+        return ok("this Edge's own")
+
+    listens = {"api": api.listen, "node_wire": config.node_wire.listen}
+    presented = Presented(
+        "[tls]", tls.certificate, tls.key, use_files, [*listens.values()] if shared else [config.node_wire.listen]
+    )
+    mutual = Mutual(presented, tls.trust, Identity(domain, Role.EDGE, config.edge.name))
+    yield from mutual.checks(clock.wall_ms)
+    if api.certificate is not None and api.key is not None and not shared:
+        yield from _web("[api]", api.certificate, api.key, api.listen).checks(clock.wall_ms)
+    yield from _process(config, Role.EDGE, reactor, listens, CONNECTIONS_LIMIT + HttpLimits().connections)
+    yield Check("[state] directory", lambda: folder(state))
+    yield Check("[state] record", record, ["[state] directory"])
+    yield from _peer("[control_plane]", dialled, "the Control Plane", use_files, mutual, reactor)
+    yield _readiness(config.run.directory, Role.EDGE, reactor)
+
+
+def _node(config: NodeConfig, reactor: IReactor, clock: IClock) -> Iterator[Check]:
+    tls, dialled, domain = config.tls, config.edge, config.deployment.trust_domain
+    files = TlsFiles(tls.certificate, tls.key, tls.trust)
+    edge = Identity(domain, Role.EDGE, dialled.name)
+
+    def use_files() -> ClientConnections:
+        return mutual_client(
+            files, trust_domain=domain, role=edge.role, name=edge.name, server_name=dialled.server_name
+        )
+
+    def attestation() -> Finding:
+        keys = NodeKeys(clock)
+        try:
+            key = keys.current()
+            AttestationVerifier(read_certificates(tls.trust), domain, config.limits.skew_seconds).verify(
+                Attester.load(files, edge, config.node.name)(key),
+                edge=edge.name,
+                node=config.node.name,
+                public_key=key.public_key,
+                now_ms=clock.wall_ms(),
+            )
+        finally:
+            keys.dispose()
+        return ok("a Control Plane that trusts the same authority accepts this Node's keys")
+
+    def pinned() -> Finding:
+        count = len(dict(PinnedIssuers.load(config.issuers.pinned)))
+        return ok(f"{config.issuers.pinned} has {count} {'issuer' if count == 1 else 'issuers'}")
+
+    mutual = Mutual(
+        Presented("[tls]", tls.certificate, tls.key, use_files),
+        tls.trust,
+        Identity(domain, Role.NODE, config.node.name),
+    )
+    yield from mutual.checks(clock.wall_ms)
+    yield Check("[tls] attestation", attestation, [*mutual.needs, "[tls] identity"])
+    yield Check("[issuers] pinned", pinned)
+    connections = len(config.targets) * UpstreamLimits().connections
+    yield from _process(config, Role.NODE, reactor, {}, connections)
+    yield from _peer("[edge]", dialled, "the Edge", use_files, mutual, reactor)
+    for name in config.targets:
+        yield from _target(name, config, reactor)
+    yield _readiness(config.run.directory, Role.NODE, reactor)
+
+
+def _web(table: str, certificate: Path, key: Path, listen: str) -> Presented:
+    """What an HTTPS listener presents, where that is not what the mTLS wire presents as well."""
+    return Presented(table, certificate, key, lambda: web_server(certificate, key), [listen])
+
+
+def _process(
+    config: RoleConfig, role: Role, reactor: IReactor, listens: Mapping[str, str], connections: int
+) -> Iterator[Check]:
+    """Its process, and what that takes of the machine; ``listens``: endpoint strings by table, without the status."""
+    directory = config.run.directory
+
+    def listens_at(key: str, endpoint: str) -> Check:
+        return Check(f"[{key}] listen", lambda: listener(reactor, key, endpoint, running(directory, role)), [_PROCESS])
+
+    yield Check(_PROCESS, lambda: process(directory, role))
+    yield Check("descriptors", lambda: descriptors(connections, running(directory, role)), [_PROCESS])
+    yield Check("[run] directory", lambda: folder(directory))
+    for key, endpoint in {**listens, "status": config.status.listen}.items():
+        yield listens_at(key, endpoint)
+
+
+def _peer(
+    table: str,
+    dialled: ControlPlaneTable | EdgeTable,
+    who: str,
+    tls: Callable[[], ClientConnections],
+    mutual: Mutual,
+    reactor: IReactor,
+) -> Iterator[Check]:
+    """The one peer that a role dials."""
+    host, port = dialled_address(dialled.endpoint)
+    place = f"{host}:{port}"
+
+    def endpoint() -> IStreamClientEndpoint:
+        leads: IStreamClientEndpoint = clientFromString(reactor, dialled.endpoint)
+        return leads
+
+    reached = f"{table} endpoint"
+    yield Check(reached, lambda: reach(reactor, endpoint(), place, who))
+    yield Check(f"{table} name", lambda: meet(reactor, endpoint(), tls(), table, place), [reached, *mutual.needs])
+
+
+def _target(name: str, config: NodeConfig, reactor: IReactor) -> Iterator[Check]:
+    """One place that a Node calls."""
+    table, key = config.targets[name], f"[targets.{name}]"
+    place = parse_target(table.base_url)
+    if table.trust is not None:
+        trust = table.trust
+
+        def trusted() -> Finding:
+            read_trust({name: table})
+            return ok(f"{trust} is what this target is verified by")
+
+        yield Check(f"{key} trust", trusted)
+    where = f"{place.host}:{place.port}"
+    yield Check(f"{key} base_url", lambda: reach(reactor, endpoint_of(reactor, place, None, LOOK_SECONDS), where, "it"))
+
+
+def _readiness(directory: Path, role: Role, reactor: IReactor) -> Check:
+    async def look() -> Finding:
+        record = running(directory, role)
+        if record is None:
+            return ok("not asked, since the role does not run")
+        return await readiness(reactor, record.addresses.get("status", ""))
+
+    return Check("/readyz", look, [_PROCESS])
