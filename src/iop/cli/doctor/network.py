@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
 import treq
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
@@ -35,7 +35,7 @@ P = TypeVar("P", bound=Protocol)
 #: Seconds that one look at another machine takes at most.
 LOOK_SECONDS: Final = 4.0
 _STATUS_LIMIT: Final = 64 * 1024
-_NO_CONNECTION = (ConnectError, DNSLookupError, ConnectionClosed, CancelledError, TimeoutError)
+_NO_CONNECTION = (ConnectError, DNSLookupError, ConnectionClosed, TimeoutError)
 
 
 async def reach(reactor: IReactorTime, endpoint: IStreamClientEndpoint, place: str, who: str) -> Finding:
@@ -103,7 +103,7 @@ async def readiness(reactor: Any, address: str) -> Finding:
         )
         await answer.collect(keep)
         document = json.loads(content)
-    except (*_NO_CONNECTION, ResponseFailed, ValueError):
+    except (*_NO_CONNECTION, CancelledError, ResponseFailed, ValueError):
         return fault(
             f"http://{address}/readyz does not answer as a role does",
             "its log says what it does; if the process is another one, remove the file in [run] directory",
@@ -143,7 +143,12 @@ class _Meeting(Protocol):
 
 async def _connected(reactor: IReactorTime, endpoint: IStreamClientEndpoint, kind: type[P]) -> P:
     connecting = endpoint.connect(Factory.forProtocol(kind))
-    return cast(P, await connecting.addTimeout(LOOK_SECONDS, reactor))
+    return cast(P, await connecting.addTimeout(LOOK_SECONDS, reactor, _late))
+
+
+def _late(_: object, seconds: float) -> NoReturn:
+    # endpoints fail with errors of their own when they are cancelled
+    raise TimeoutError(seconds, "Deferred")
 
 
 def _unreachable(error: BaseException, place: str, who: str) -> Finding:
@@ -151,7 +156,7 @@ def _unreachable(error: BaseException, place: str, who: str) -> Finding:
         return fault(f"the host of {place} has no address", "correct the host, or the name service of this machine")
     if isinstance(error, ConnectionRefusedError):
         return fault(f"nothing listens at {place}", f"start {who}, or correct host and port")
-    if isinstance(error, TimeoutError | CancelledError | ConnectTimeout):
+    if isinstance(error, TimeoutError | ConnectTimeout):
         said = f"{place} does not answer within {LOOK_SECONDS:.0f} seconds"
         return fault(said, "correct host and port, or open the way there: a firewall that drops does that")
     return fault(f"{place} cannot be reached ({error})", "correct host and port, or the network of this machine")
