@@ -15,10 +15,14 @@ from typing import Any
 
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.internet import reactor
+from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from iop.cli.doctor.checks import Grade
+from iop.cli.doctor.machine import listener
 from iop.cli.quickstart.home import TRUST_DOMAIN, Home
 from iop.crypto.pki import Authority
+from iop.process.record import RunRecord
 from iop.testing.pki import Pki
 from iop.units import Identity, Role
 from tests.integration.quickstart import RunningQuickstart
@@ -34,6 +38,34 @@ def doctor(*arguments: str) -> tuple[int, dict[str, Any]]:
     document = json.loads(done.stdout)
     assert isinstance(document, dict)
     return done.returncode, document
+
+
+class ListenerTests(TestCase):
+    def setUp(self) -> None:
+        # bound with SO_REUSEADDR and not listening: nobody else is given the port, and a listener may have it
+        self.reserved = socket.socket()
+        self.addCleanup(self.reserved.close)
+        self.reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.reserved.bind(("127.0.0.1", 0))
+        self.port = self.reserved.getsockname()[1]
+        self.endpoint = f"tcp:port={self.port}:interface=127.0.0.1"
+
+    async def test_free(self) -> None:
+        """And free again after the look."""
+        for _ in range(2):
+            found = await listener(reactor, "api", self.endpoint, None)
+            self.assertEqual((found.grade, found.message), (Grade.OK, f"127.0.0.1:{self.port} is free"))
+
+    async def test_taken_by_another(self) -> None:
+        self.reserved.listen()
+        found = await listener(reactor, "api", self.endpoint, None)
+        self.assertIs(found.grade, Grade.FAULT)
+        self.assertIn(f"ss -ltnp 'sport = :{self.port}'", found.hint)
+
+    async def test_the_role_listens_elsewhere(self) -> None:
+        """The configuration was changed since it was started."""
+        found = await listener(reactor, "api", self.endpoint, RunRecord("edge-1", 1, {"api": "127.0.0.1:1"}))
+        self.assertIs(found.grade, Grade.WARNING)
 
 
 class DoctorTests(SynchronousTestCase):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.protocols.tls import TLSMemoryBIOFactory
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from iop.interfaces import IClock
     from iop.net.http1 import HttpServerFactory
     from iop.process.role import IReactor
+
+_API_LIMITS: Final = GuardLimits()
+#: That it has at most: Edges, and callers of the credential HTTPS API.
+CONNECTIONS: Final = CONNECTIONS_LIMIT + _API_LIMITS.connections
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +88,7 @@ class ControlPlane:
         self, config: ControlPlaneConfig, clock: IClock, reactor: IReactor, registry: CollectorRegistry
     ) -> None:
         self.name = config.control_plane.name
-        self._api_limits = GuardLimits()
-        #: Edges, and callers of the credential HTTPS API.
-        self.connections = CONNECTIONS_LIMIT + self._api_limits.connections
+        self.connections = CONNECTIONS
         self._config = config
         self._clock = clock
         self._reactor = reactor
@@ -159,7 +161,7 @@ class ControlPlane:
     async def _listen(self) -> dict[str, str]:
         parts, config = self._prepared(), self._config
         resource = parts.plane.api.resource()
-        site = self._site = guarded_site(resource, self._clock, self._api_limits, body_limit, refuse_http)
+        site = self._site = guarded_site(resource, self._clock, _API_LIMITS, body_limit, refuse_http)
         addresses: dict[str, str] = {}
         for key, endpoint, factory in (
             ("edge_wire", config.edge_wire.listen, TLSMemoryBIOFactory(parts.edge_tls, False, parts.edges)),

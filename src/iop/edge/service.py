@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import SystemRandom
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from twisted.internet.defer import Deferred, execute, maybeDeferred
 from twisted.internet.endpoints import clientFromString, wrapClientTLS
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from iop.edge.config import EdgeConfig
     from iop.interfaces import IClock
     from iop.process.role import IReactor
+
+#: That it has at most: callers, Nodes, the Control Plane.
+CONNECTIONS: Final = HttpLimits().connections + CONNECTIONS_LIMIT + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +118,7 @@ class Edge:
             receive_seconds=limits.receive_seconds,
         )
         self._http = HttpServerFactory(Api(self._link, attempts, clock, metrics, limits.body_bytes), clock, http)
-        #: Callers, Nodes, the Control Plane.
-        self.connections = http.connections + CONNECTIONS_LIMIT + 1
+        self.connections = CONNECTIONS
 
     def prepare(self) -> Deferred[None]:
         """Read the certificates, and which projection an earlier process had in force."""

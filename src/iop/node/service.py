@@ -52,14 +52,18 @@ class _Parts:
     dialler: Dialler
 
 
+def connections_of(config: NodeConfig) -> int:
+    """Connections that a Node has at most: to the Edge, and to each target."""
+    return 1 + len(config.targets) * UpstreamLimits().connections
+
+
 @implementer(IRole)
 class NodeRole:
     """The Node role: one dialled Edge, and the targets it calls for it. It listens nowhere."""
 
     def __init__(self, config: NodeConfig, clock: IClock, reactor: IReactor, registry: CollectorRegistry) -> None:
         self.name = config.node.name
-        #: The Edge, and those to each target.
-        self.connections = 1 + len(config.targets) * UpstreamLimits().connections
+        self.connections = connections_of(config)
         self._config = config
         self._clock = clock
         self._reactor = reactor

@@ -180,7 +180,7 @@ class RoleProcess(Service, Generic[C]):
 
     def _check_descriptors(self, connections: int) -> None:
         """Warn if the system's limit would be reached before the role's own."""
-        wanted = connections + STATUS_CONNECTIONS + SPARE_DESCRIPTORS
+        wanted = descriptors_wanted(connections)
         if self._descriptors < wanted:
             log.warn(
                 "role.descriptors_few",
@@ -267,6 +267,11 @@ class RoleProcess(Service, Generic[C]):
             return ["this process is going away"]
         refusal = self._reload_refusal
         return self._role.not_ready() + ([f"the last reload was refused: {refusal}"] if refusal else [])
+
+
+def descriptors_wanted(connections: int) -> int:
+    """File descriptors that a role needs to have its ``connections``, as :class:`IRole` counts them, all at once."""
+    return connections + STATUS_CONNECTIONS + SPARE_DESCRIPTORS
 
 
 def _exit_refused() -> None:

@@ -17,14 +17,13 @@ from iop.errors import BadConfig
 from iop.process.config import listening_address
 from iop.process.listen import bound_address, listen
 from iop.process.record import RunRecord, record_path
+from iop.process.role import descriptors_wanted
 
 if TYPE_CHECKING:
     from iop.units import Role
 
 #: Free bytes below which a folder is worth a warning.
 LOW_SPACE: Final = 256 * 1024 * 1024
-#: What a process has open besides connections that are limited: status, log, store, event loop, files in passing.
-_OTHER_DESCRIPTORS: Final = 256
 
 
 def running(folder: Path, role: Role) -> RunRecord | None:
@@ -110,7 +109,7 @@ def descriptors(connections: int, record: RunRecord | None) -> Finding:
 
     :param connections: as many as may be open at once.
     """
-    needed = connections + _OTHER_DESCRIPTORS
+    needed = descriptors_wanted(connections)
     _, hard = resource.prlimit(record.pid if record else 0, resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY or hard >= needed:
         return ok(f"{needed:,} may be needed, and the limit allows them")

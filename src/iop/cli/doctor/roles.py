@@ -17,6 +17,7 @@ from iop.cli.doctor.machine import descriptors, folder, listener, process, runni
 from iop.cli.doctor.network import LOOK_SECONDS, meet, reach, readiness
 from iop.control_plane.config import ControlPlaneConfig
 from iop.control_plane.config import load as load_control_plane
+from iop.control_plane.service import CONNECTIONS as CONTROL_PLANE_CONNECTIONS
 from iop.control_plane.service import read_pinned
 from iop.crypto.attestation import AttestationVerifier
 from iop.crypto.issuer import Issuer, PinnedIssuers
@@ -25,15 +26,14 @@ from iop.crypto.node_keys import NodeKeys
 from iop.edge.config import EdgeConfig
 from iop.edge.config import load as load_edge
 from iop.edge.projections import Projections
-from iop.net.guard import GuardLimits
-from iop.net.http1 import HttpLimits
-from iop.net.peer import CONNECTIONS_LIMIT
+from iop.edge.service import CONNECTIONS as EDGE_CONNECTIONS
 from iop.net.target import parse_target
 from iop.net.tls import ClientConnections, TlsFiles, mutual_client, mutual_server, web_server
-from iop.net.upstream import UpstreamLimits, endpoint_of
+from iop.net.upstream import endpoint_of
 from iop.node.attest import Attester
 from iop.node.config import NodeConfig
 from iop.node.config import load as load_node
+from iop.node.service import connections_of
 from iop.node.targets import read_trust
 from iop.process.config import RoleConfig, dialled_address
 from iop.store.lock import is_held
@@ -122,7 +122,7 @@ def _control_plane(config: ControlPlaneConfig, reactor: IReactor, clock: IClock)
     yield Check("[keys] keyring", keyring)
     yield Check("[keys] issuer", issuer)
     yield Check("[keys] pinned_issuers", pinned, ["[keys] issuer"])
-    yield from _process(config, Role.CONTROL_PLANE, reactor, listens, CONNECTIONS_LIMIT + GuardLimits().connections)
+    yield from _process(config, Role.CONTROL_PLANE, reactor, listens, CONTROL_PLANE_CONNECTIONS)
     yield Check("[store] folder", lambda: folder(store.parent))
     yield Check("[store] lock", lock, ["[store] folder", _PROCESS])
     yield Check("[store] path", database, ["[store] folder"])
@@ -155,7 +155,7 @@ def _edge(config: EdgeConfig, reactor: IReactor, clock: IClock) -> Iterator[Chec
     yield from mutual.checks(clock.wall_ms)
     if api.certificate is not None and api.key is not None and not shared:
         yield from _web("[api]", api.certificate, api.key, api.listen).checks(clock.wall_ms)
-    yield from _process(config, Role.EDGE, reactor, listens, CONNECTIONS_LIMIT + HttpLimits().connections)
+    yield from _process(config, Role.EDGE, reactor, listens, EDGE_CONNECTIONS)
     yield Check("[state] directory", lambda: folder(state))
     yield Check("[state] record", record, ["[state] directory"])
     yield from _peer("[control_plane]", dialled, "the Control Plane", use_files, mutual, reactor)
@@ -199,8 +199,7 @@ def _node(config: NodeConfig, reactor: IReactor, clock: IClock) -> Iterator[Chec
     yield from mutual.checks(clock.wall_ms)
     yield Check("[tls] attestation", attestation, [*mutual.needs, "[tls] identity"])
     yield Check("[issuers] pinned", pinned)
-    connections = len(config.targets) * UpstreamLimits().connections
-    yield from _process(config, Role.NODE, reactor, {}, connections)
+    yield from _process(config, Role.NODE, reactor, {}, connections_of(config))
     yield from _peer("[edge]", dialled, "the Edge", use_files, mutual, reactor)
     for name in config.targets:
         yield from _target(name, config, reactor)
