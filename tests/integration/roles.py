@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -233,9 +233,12 @@ class Deployment:
         listener = "credential_https" if role is Role.CONTROL_PLANE else "api"
         return http.client.HTTPSConnection(self.roles[role].addresses[listener], timeout=SECONDS, context=self._context)
 
-    def begin(self, connection: http.client.HTTPSConnection, model: str = "stand-in") -> http.client.HTTPResponse:
+    def begin(
+        self, connection: http.client.HTTPSConnection, model: str = "stand-in", headers: Mapping[str, str] | None = None
+    ) -> http.client.HTTPResponse:
         """Ask a model; the answer has its head."""
-        connection.request("POST", CHAT, json.dumps({"model": model}), self._headers("use.token"))
+        sent = {**self._headers("use.token"), **(headers or {})}
+        connection.request("POST", CHAT, json.dumps({"model": model}), sent)
         return connection.getresponse()
 
     def ask(self, connection: http.client.HTTPSConnection | None = None) -> tuple[int, str]:
