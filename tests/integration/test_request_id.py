@@ -16,8 +16,8 @@ ID = "one-name.for_all-1"
 
 class RequestIdTests(SynchronousTestCase):
     def test_one_id_everywhere(self) -> None:
-        """P26: a caller's request id is in the answer, in the logs of Edge, Control Plane and Node, and in the audit row
-        of the lease that was sealed for it, so that one search finds everything about one request.
+        """P26: a caller's request id is in the answer, in the logs of Edge, Control Plane and Node, and in its lease's
+        audit row, so that one search finds everything about one request.
         """
         deployment = Deployment(Path(self.mktemp()).absolute())
         self.addCleanup(deployment.stop)
