@@ -21,7 +21,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from iop.certificates import read_certificates
 from iop.cli.quickstart import decide, require_secret, show
-from iop.cli.quickstart.flow import Quickstart, Running
+from iop.cli.quickstart.flow import Quickstart, Running, said
 from iop.cli.quickstart.home import LISTENERS, NAMES, Home, Settings, Upstream
 from iop.cli.quickstart.hops import Hop, complete, hops, provider_hop
 from iop.cli.quickstart.processes import Child, Children, QuickstartFailed
@@ -227,6 +227,15 @@ class InterruptTests(TestCase):
             self.assertFalse(await done)
         self.assertEqual(told, [])
         self.assertRaises(QuickstartFailed, children.start, "late", ["true"])
+
+
+class AnswerTests(SynchronousTestCase):
+    def test_what_is_no_chat_completion(self) -> None:
+        """A provider that speaks something else is a mistake of the set-up, and told as one."""
+        self.assertEqual(said('{"choices": [{"message": {"content": "yes"}}]}'), "yes")
+        for text in ("", "{}", "[]", "3", "null", '{"choices": []}', '{"choices": [3]}', '{"choices": {"0": 1}}'):
+            error = self.assertRaises(QuickstartFailed, said, text)
+            self.assertIn("no chat completion", error.message)
 
 
 class ShowTests(SynchronousTestCase):

@@ -234,7 +234,7 @@ class Quickstart:
                 f"the request was answered {response.code}: {_reason(text)}", hint=f"logs are in {self._home.logs}"
             )
         request_id = response.headers.getRawHeaders("x-request-id", [""])[0]
-        return str(json.loads(text)["choices"][0]["message"]["content"]), request_id
+        return said(text), request_id
 
     async def _hops(self, request_id: str) -> list[Hop]:
         """What the roles logged; the last lines may be written a moment after the answer."""
@@ -267,6 +267,20 @@ class Quickstart:
             "model": upstream.model if upstream else STAND_IN_MODEL,
             "pids": {role.value: roles[role].pid if role in roles else None for role in Role},
         }
+
+
+def said(text: str) -> str:
+    """What the model says in a chat completion.
+
+    :raises QuickstartFailed: if the provider answered with something else.
+    """
+    try:
+        return str(json.loads(text)["choices"][0]["message"]["content"])
+    except (ValueError, LookupError, TypeError):
+        raise QuickstartFailed(
+            "the provider answered 200, but with no chat completion",
+            hint="--upstream is the URL before /chat/completions; is it that of an OpenAI-compatible API?",
+        ) from None
 
 
 def _reason(text: str) -> str:
