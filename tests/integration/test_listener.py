@@ -41,7 +41,7 @@ class ListenerTests(SynchronousTestCase):
         self.addCleanup(self.allow, self.soft)
         self.reactor: Any = MemoryReactorClock()
         self.accepted = Accepted()
-        self.listener = Listener(0, self.accepted, 50, "127.0.0.1", self.reactor)
+        self.listener: Any = Listener(0, self.accepted, 50, "127.0.0.1", self.reactor)
         self.listener.startListening()
         self.addCleanup(self.close)
         self.events: list[LogEvent] = []
@@ -122,16 +122,31 @@ class ListenerTests(SynchronousTestCase):
         self.assertEqual(len(self.accepted.protocols), 1)
         self.assertEqual([event for event in self.events if "log_failure" in event], [])
 
-    def test_one_turn_takes_few_of_the_spare_ones(self) -> None:
-        """However many connections wait: they come one turn at a time, and then not at all."""
+    def test_one_turn_accepts_a_few(self) -> None:
+        """P19: however many connections wait, they come one turn at a time."""
+        for _ in range(ACCEPTED_AT_ONCE + 2):
+            self.connect()
+        self.turn()
+        self.assertEqual(len(self.accepted.protocols), ACCEPTED_AT_ONCE)
+        self.turn()
+        self.assertEqual(len(self.accepted.protocols), ACCEPTED_AT_ONCE + 2)
+
+    def test_takes_none_of_the_spare_ones(self) -> None:
+        """Not even when low numbers become free one by one, as those of connections that end do, before all of them."""
+        ending = [os.dup(0) for _ in range(3)]
         for _ in range(2 * ACCEPTED_AT_ONCE):
             self.connect()
         self.leave(SPARE_DESCRIPTORS + 1)
         self.turn()
-        self.assertEqual(len(self.accepted.protocols), ACCEPTED_AT_ONCE)
-        self.turn()
-        self.assertEqual(len(self.accepted.protocols), ACCEPTED_AT_ONCE)
-        self.assertTrue(descriptors_left(0, SPARE_DESCRIPTORS - ACCEPTED_AT_ONCE))
+        self.assertEqual(len(self.accepted.protocols), 1)
+        for count, each in enumerate(ending, 2):
+            os.close(each)
+            self.reactor.advance(LOOK_AGAIN_SECONDS)
+            self.turn()
+            self.assertEqual(len(self.accepted.protocols), count)
+        spare = [os.dup(0) for _ in range(SPARE_DESCRIPTORS)]
+        for each in spare:
+            os.close(each)
 
     def test_says_so_once_a_minute(self) -> None:
         """One event with the limit and what to do, however often it looks."""

@@ -95,10 +95,11 @@ class Memory(MemoryReactorClock):
 class MemoryListener:
     """A listener without a socket."""
 
-    spare = SPARE_DESCRIPTORS
-
-    def __init__(self, port: int, factory: IProtocolFactory, backlog: int, interface: str, reactor: Memory) -> None:
+    def __init__(
+        self, port: int, factory: IProtocolFactory, backlog: int, interface: str, reactor: Memory, spare: int
+    ) -> None:
         self.factory: Any = factory
+        self.spare = spare
         self._interface = interface
         reactor.listeners.append(self)
 

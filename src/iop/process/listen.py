@@ -42,8 +42,7 @@ class _Listening:
         self._spare = spare
 
     def listenTCP(self, port: int, factory: IProtocolFactory, backlog: int = 50, interface: str = "") -> IListeningPort:
-        listener = Listener(port, factory, backlog, interface, self._reactor)
-        listener.spare = self._spare
+        listener = Listener(port, factory, backlog, interface, self._reactor, self._spare)
         listener.startListening()
         return listener
 
