@@ -26,16 +26,14 @@ from urllib.parse import quote
 from uuid import uuid4
 
 from bench.measure import Report
-from bench.roles import Deployment
-from iop.units import Role
+from bench.roles import ROLES, Deployment
 
 CALLERS = 6
 OWNERS = 2
-ROLES = (Role.CONTROL_PLANE, Role.EDGE, Role.NODE)
 #: What an honest failure raises in a client.
 BROKEN = (OSError, http.client.HTTPException)
-
-
+#: What reading a document raises that is not what was asked for.
+WRONG = (ValueError, LookupError, TypeError)
 #: Of so many changes of an owner one is a new slot: fewer in all than a principal may have.
 SLOT_EVERY = 6
 
@@ -96,20 +94,26 @@ class Load:
             word, stream = uuid4().hex, chance.random() < 0.3
             self._saw("chat sent")
             try:
-                status, text = self._chat(word, stream)
+                status, text = self.chat(word, stream)
+                if status != 200:
+                    raise Refused(f"{status} {_code(text)}")
+                right = _is_answer(text, word, stream)
             except BROKEN as error:
                 self._saw("chat failed visibly", type(error).__name__)
                 time.sleep(0.05)
-                continue
-            if status != 200:
-                self._saw("chat failed visibly", f"{status} {_code(text)}")
+            except Refused as refused:
+                self._saw("chat failed visibly", str(refused))
                 time.sleep(0.05)
-            elif _is_answer(text, word, stream):
-                self._saw("chat succeeded")
+            except WRONG as error:
+                self._saw("chat wrong", f"wrong answer: {error!r}")
             else:
-                self._saw("chat wrong", f"wrong answer: {text[:200]!r}")
+                if right:
+                    self._saw("chat succeeded")
+                else:
+                    self._saw("chat wrong", f"wrong answer: {text[:200]!r}")
 
-    def _chat(self, word: str, stream: bool) -> tuple[int, str]:
+    def chat(self, word: str, stream: bool) -> tuple[int, str]:
+        """Ask for a completion: the status and the whole answer."""
         body = {"model": "stand-in", "stream": stream, "messages": [{"role": "user", "content": word}]}
         token = self._deployment.text("use.token")
         return self._ask(self._deployment.address("edge", "api"), "POST", "/v1/chat/completions", token, body, {})
@@ -129,6 +133,8 @@ class Load:
                 self._saw("mutations failed visibly", type(error).__name__)
             except Refused as refused:
                 self._saw("mutations failed visibly", str(refused))
+            except WRONG as error:
+                self._saw("mutations wrong", f"wrong answer: {error!r}")
             else:
                 self._saw("mutations succeeded")
 
@@ -224,20 +230,22 @@ def main() -> None:
         load = Load(deployment, options.seed)
         load.start()
         began = time.monotonic()
-        for moment in moments:
-            time.sleep(max(0.0, began + moment - time.monotonic()))
-            role = chance.choice(ROLES)
-            deployment.kill_and_restart(role)
-            killed[role.value] += 1
-        time.sleep(max(0.0, began + options.minutes * 60 - time.monotonic()))
-        load.stop()
+        try:
+            for moment in moments:
+                time.sleep(max(0.0, began + moment - time.monotonic()))
+                role = chance.choice(ROLES)
+                deployment.kill_and_restart(role)
+                killed[role.value] += 1
+            time.sleep(max(0.0, began + options.minutes * 60 - time.monotonic()))
+        finally:
+            load.stop()
         deployment.wait_until_ready()
-        after = load._chat("afterwards", stream=False)
+        after = load.chat("afterwards", stream=False)
         lost = load.lost()
     report = Report("kills", f"{options.kills} SIGKILLs in {options.minutes:g} minutes", ["chat", "mutations"])
     for what in ("sent", "succeeded", "failed visibly", "wrong"):
         report.row(what, {kind: f"{load.seen[f'{kind} {what}']:,}" for kind in ("chat", "mutations")})
-    report.row("lost", {"chat": "0", "mutations": str(len(lost))})
+    report.row("lost", {"mutations": str(len(lost))})
     report.row("killed", {"chat": ", ".join(f"{role} {count}" for role, count in sorted(killed.items()))})
     report.row("served afterwards", {"chat": "yes" if after[0] == 200 else f"no: {after}"})
     for why, count in load.failures.most_common(12):
