@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 
 from bench.gateway import nginx, prepared, write_script, wrk
-from bench.measure import DRIVING, Report
+from bench.measure import DRIVING, RESULTS, Report
 from bench.roles import started
 from iop.units import Role
 
@@ -66,7 +66,7 @@ def record(form: str, output: Path) -> subprocess.Popen[bytes]:
         [spy, "record", *options, "--output", str(output), "--pid", str(os.getpid())],
         preexec_fn=lambda: os.sched_setaffinity(0, {DRIVING}),  # noqa: PLW1509 - no threads here
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
     )
 
 
@@ -88,7 +88,7 @@ def role_of(stack: list[str]) -> str:
 
 def main() -> None:
     """Load, record twice, and count."""
-    results = Path(__file__).parent / "results"
+    RESULTS.mkdir(exist_ok=True)
     costs: Counter[tuple[str, str]] = Counter()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
@@ -99,11 +99,13 @@ def main() -> None:
             with started(home, Role.CONTROL_PLANE, Role.EDGE, Role.NODE) as roles:
                 url = f"https://{roles[Role.EDGE][1]['api']}/v1/chat/completions"
                 time.sleep(1.0)
-                for form, output in (("flamegraph", results / "flame.svg"), ("raw", folder / "raw.txt")):
+                for form, output in (("flamegraph", RESULTS / "flame.svg"), ("raw", folder / "raw.txt")):
                     recording = record(form, output)
                     for _ in range(ROUNDS):
                         wrk(url, script, CONNECTIONS)
-                    recording.wait()
+                    _, said = recording.communicate()
+                    if recording.returncode:
+                        raise SystemExit(f"py-spy failed:\n{said.decode()}")
         for line in (folder / "raw.txt").read_text().splitlines():
             text, _, count = line.rpartition(" ")
             stack = text.split(";")

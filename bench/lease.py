@@ -15,9 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.measure import ROUNDS, Figures, Report, ask
+from bench.measure import ROUNDS, Figures, Report, Tally, ask
 from bench.roles import make_home, port_of, started
-from bench.wire import Tally
 from iop.cli.quickstart.home import NAMES, Home
 from iop.net.tls import TlsFiles
 from iop.units import Role

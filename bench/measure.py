@@ -22,6 +22,10 @@ from rich.table import Table
 CORES = sorted(os.sched_getaffinity(0))
 SERVED, DRIVING = CORES[0], CORES[-1]
 ROUNDS = 5
+#: How long one round counts, after how long a warm-up.
+SECONDS = 2.0
+WARM_SECONDS = 0.5
+RESULTS = Path(__file__).parent / "results"
 
 
 def python(*arguments: str, core: int, **options: Any) -> subprocess.Popen[str]:
@@ -77,6 +81,30 @@ def _plain(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
 
 
+class Tally:
+    """Counts what ends between the warm-up and the end."""
+
+    def __init__(self) -> None:
+        self._from = time.perf_counter() + WARM_SECONDS
+        self._until = self._from + SECONDS
+        self._took: list[float] = []
+
+    def going(self) -> bool:
+        """Whether to begin another."""
+        return time.perf_counter() < self._until
+
+    def count(self, began: float) -> None:
+        """One ended."""
+        ended = time.perf_counter()
+        if self._from <= began and ended <= self._until:
+            self._took.append(ended - began)
+
+    def result(self) -> dict[str, float]:
+        """Rate per second and latencies in microseconds."""
+        cuts = statistics.quantiles(self._took, n=100)
+        return {"rate": len(self._took) / SECONDS, "p50": cuts[49] * 1e6, "p99": cuts[98] * 1e6}
+
+
 class Report:
     """A table that is printed and written as JSON.
 
@@ -101,8 +129,7 @@ class Report:
     def finish(self, packages: Iterable[str] = ()) -> None:
         """Print the table, write the JSON."""
         Console().print(self._table)
-        folder = Path(__file__).parent / "results"
-        folder.mkdir(exist_ok=True)
+        RESULTS.mkdir(exist_ok=True)
         document = {
             "bench": self.name,
             "command": " ".join(["python", "-m", f"bench.{self.name}", *sys.argv[1:]]),
@@ -115,4 +142,4 @@ class Report:
             },
             "rows": self._rows,
         }
-        (folder / f"{self.name}.json").write_text(json.dumps(document, indent=1) + "\n")
+        (RESULTS / f"{self.name}.json").write_text(json.dumps(document, indent=1) + "\n")

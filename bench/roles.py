@@ -11,11 +11,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from bench.measure import DRIVING, SERVED, python, wait_for
 from iop.cli.quickstart.home import Home
+from iop.process.record import record_path
 from iop.units import Role
+
+#: In the order in which they find each other soonest.
+ROLES = (Role.CONTROL_PLANE, Role.EDGE, Role.NODE)
 
 
 def make_home(folder: Path, *arguments: str) -> Home:
@@ -32,22 +36,28 @@ def iop(*arguments: str) -> Any:
     return json.loads(ended.stdout.splitlines()[0])
 
 
+def start(home: Home, role: Role, stdout: int | IO[str]) -> subprocess.Popen[str]:
+    """A role as a ``twistd -n`` process on the served core."""
+    record_path(home.run, role).unlink(missing_ok=True)
+    twistd = str(Path(sysconfig.get_path("scripts"), "twistd"))
+    command = (twistd, "-n", "--pidfile=", f"iop-{role.value}", "--config", str(home.config(role)))
+    return python(*command, core=SERVED, cwd=home.root, stdout=stdout)
+
+
+def addresses_of(home: Home, role: Role) -> dict[str, str]:
+    """Where a role that was started listens, by name, as soon as it does."""
+    addresses: dict[str, str] = json.loads(wait_for(record_path(home.run, role)))["addresses"]
+    return addresses
+
+
 @contextmanager
 def started(home: Home, *roles: Role) -> Iterator[dict[Role, tuple[subprocess.Popen[str], dict[str, str]]]]:
-    """Roles as ``twistd -n`` processes on the served core, started at once: each one's process and addresses."""
-    twistd = str(Path(sysconfig.get_path("scripts"), "twistd"))
+    """Roles that are started at once: each one's process and addresses."""
     children: dict[Role, subprocess.Popen[str]] = {}
     try:
         for role in roles:
-            (home.run / f"{role.value}.json").unlink(missing_ok=True)
-            children[role] = python(
-                *(twistd, "-n", "--pidfile=", f"iop-{role.value}", "--config", str(home.config(role))),
-                core=SERVED,
-                cwd=home.root,
-                stdout=subprocess.DEVNULL,
-            )
-        records = {role: json.loads(wait_for(home.run / f"{role.value}.json")) for role in roles}
-        yield {role: (child, records[role]["addresses"]) for role, child in children.items()}
+            children[role] = start(home, role, subprocess.DEVNULL)
+        yield {role: (child, addresses_of(home, role)) for role, child in children.items()}
     finally:
         for child in reversed(children.values()):
             child.terminate()
@@ -72,13 +82,20 @@ class Deployment:
         self._texts: dict[str, str] = {}
 
     def __enter__(self) -> Deployment:
-        self._start_provider()
-        for role in (Role.CONTROL_PLANE, Role.EDGE, Role.NODE):
-            self._start(role)
-        self.wait_until_ready()
+        try:
+            self._start_provider()
+            for role in ROLES:
+                self._start(role)
+            self.wait_until_ready()
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
         for child in reversed(self._children.values()):
             child.terminate()
             child.wait()
@@ -113,7 +130,7 @@ class Deployment:
     def wait_until_ready(self, seconds: float = 60.0) -> None:
         """Until every role says that it can serve."""
         deadline = time.monotonic() + seconds
-        for role in (Role.CONTROL_PLANE, Role.EDGE, Role.NODE):
+        for role in ROLES:
             while not self._is_ready(role):
                 if time.monotonic() > deadline:
                     raise SystemExit(f"{role.value} was not ready in {seconds:g} s")
@@ -130,14 +147,9 @@ class Deployment:
             connection.close()
 
     def _start(self, role: Role) -> None:
-        twistd = str(Path(sysconfig.get_path("scripts"), "twistd"))
-        record = self.home.run / f"{role.value}.json"
-        record.unlink(missing_ok=True)
-        log = (self.home.root / f"{role.value}.bench.log").open("a")
-        command = (twistd, "-n", "--pidfile=", f"iop-{role.value}", "--config", str(self.home.config(role)))
-        self._children[role.value] = python(*command, core=SERVED, cwd=self.home.root, stdout=log)
-        log.close()
-        self._addresses[role.value] = json.loads(wait_for(record))["addresses"]
+        with (self.home.root / f"{role.value}.bench.log").open("a") as log:
+            self._children[role.value] = start(self.home, role, log)
+        self._addresses[role.value] = addresses_of(self.home, role)
 
     def _start_provider(self) -> None:
         port = next(
@@ -145,15 +157,9 @@ class Deployment:
             for line in self.home.config(Role.NODE).read_text().splitlines()
             if line.startswith("base_url")
         )
-        port_file = self.home.root / "provider.bench.port"
-        arguments = (
-            "--secret-file",
-            str(self.home.root / "provider.key"),
-            "--port",
-            port,
-            "--port-file",
-            str(port_file),
-        )
+        root = self.home.root
+        files = ("--secret-file", str(root / "provider.key"), "--port-file", str(root / "provider.bench.port"))
+        arguments = ("--port", port, *files)
         self._children["provider"] = python(
             "-m", "iop.testing.provider", *arguments, core=DRIVING, cwd=self.home.root, stdout=subprocess.DEVNULL
         )

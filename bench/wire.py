@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import json
 import ssl
-import statistics
 import sys
 import tempfile
 import time
@@ -18,15 +17,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from bench.measure import ROUNDS, SERVED, Figures, Report, ask, python, wait_for
+from bench.measure import ROUNDS, SERVED, Figures, Report, Tally, ask, python, wait_for
 from iop.net.tls import TlsFiles
 from iop.testing.pki import TRUST_DOMAIN, Pki
 from iop.units import PROTOCOL_VERSION, Role
 from iop.wire import control_pb2
 
 PAYLOAD = bytes(range(256))
-SECONDS = 2.0
-WARM_SECONDS = 0.5
 SYSTEMS = ("iop", "grpc.aio", "asyncio floor")
 IN_FLIGHT = (1, 64)
 GRPC_METHOD = "/bench.Wire/Ready"
@@ -247,30 +244,6 @@ async def _drive(call: Callable[[], Awaitable[Any]], in_flight: int) -> dict[str
 
     await asyncio.gather(*(worker() for _ in range(in_flight)))
     return tally.result()
-
-
-class Tally:
-    """Counts what ends between the warm-up and the end."""
-
-    def __init__(self) -> None:
-        self._from = time.perf_counter() + WARM_SECONDS
-        self._until = self._from + SECONDS
-        self._took: list[float] = []
-
-    def going(self) -> bool:
-        """Whether to begin another."""
-        return time.perf_counter() < self._until
-
-    def count(self, began: float) -> None:
-        """One ended."""
-        ended = time.perf_counter()
-        if self._from <= began and ended <= self._until:
-            self._took.append(ended - began)
-
-    def result(self) -> dict[str, float]:
-        """Rate per second and latencies in microseconds."""
-        cuts = statistics.quantiles(self._took, n=100)
-        return {"rate": len(self._took) / SECONDS, "p50": cuts[49] * 1e6, "p99": cuts[98] * 1e6}
 
 
 # -- the command ------------------------------------------------------------------------------------------------------
