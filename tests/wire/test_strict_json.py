@@ -167,6 +167,17 @@ class Work(SynchronousTestCase):
         past = b'{"a":[' + b"0," * STRUCTURE_LIMIT + b"0]}"
         self.assertRaises(MalformedInput, parse_json, past)
 
+    def test_arrays_and_objects(self) -> None:
+        """P37: arrays in each other need no commas, and are counted all the same; brackets in strings are text."""
+        deep = b"[" * 50 + b"]" * 50
+        # with the array around them, and so the limit is met exactly
+        at_limit = b"[" + b",".join([deep] * (STRUCTURE_LIMIT // 50 - 1)) + b"," + deep[1:-1] + b"]"
+        self.assertEqual(len(parse_json(at_limit)), STRUCTURE_LIMIT // 50)
+        past = b"[" + b",".join([deep] * (STRUCTURE_LIMIT // 50)) + b"]"
+        self.assertRaises(MalformedInput, parse_json, past)
+        text = b'{"a": "' + b"[{" * STRUCTURE_LIMIT + b'"}'
+        self.assertEqual(len(parse_json(text)["a"]), 2 * STRUCTURE_LIMIT)
+
     def test_keys(self) -> None:
         def keys(count: int) -> bytes:
             return b"{" + b",".join(b'"%d":0' % number for number in range(count)) + b"}"

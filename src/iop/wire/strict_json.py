@@ -19,7 +19,8 @@ from iop.errors import MalformedInput
 DEPTH_LIMIT: Final = 64
 #: Characters of a number; whole numbers up to here fit a double, and converting longer ones takes quadratic time.
 DIGITS_LIMIT: Final = 308
-#: Commas and colons, wherever they stand: what a text costs to parse is bounded by them, not by its length.
+#: Commas and colons, wherever they stand, and arrays and objects: what a text costs to parse is bounded by the two
+#: together, not by its length. Arrays in each other need no commas, so neither bounds the other.
 STRUCTURE_LIMIT: Final = 500_000
 #: Keys of an object whose spans are wanted.
 KEYS_LIMIT: Final = 1024
@@ -102,16 +103,18 @@ def _text(data: bytes | bytearray) -> str:
     if _DOUBTFUL_ESCAPE.search(data) is not None and _SOUND_ESCAPES.fullmatch(data) is None:
         raise MalformedInput("a string holds NUL or half of a surrogate pair")
     if data.count(b"[") + data.count(b"{") > DEPTH_LIMIT:
-        _check_depth(data)
+        _check_brackets(data)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise MalformedInput(f"the JSON text is not UTF-8, at byte {error.start}") from None
 
 
-def _check_depth(data: bytes | bytearray) -> None:
-    """Take the innermost pairs of brackets away, one level at a time."""
+def _check_brackets(data: bytes | bytearray) -> None:
+    """Count the brackets outside strings, then take the innermost pairs away, one level at a time."""
     brackets = bytes(_STRING.sub(b"", data).translate(_BRACKETS, _NOT_BRACKETS))
+    if len(brackets) > 2 * STRUCTURE_LIMIT:
+        raise MalformedInput(f"the JSON text has more than {STRUCTURE_LIMIT} arrays and objects")
     for _ in range(DEPTH_LIMIT):
         remaining = brackets.replace(b"()", b"")
         if len(remaining) == len(brackets):
