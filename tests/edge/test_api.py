@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from sys import getrefcount
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -228,16 +229,20 @@ class BodyTests(ApiTestCase):
         self.assertEqual(self.node.received, [])
 
     def test_large_body_has_its_own_turn(self) -> None:
-        """P19: a large body is parsed in a turn of its own; a caller who is gone by then runs nothing."""
+        """P19: a large body is parsed in a turn of its own; one whose caller is gone by then is let go of unparsed."""
         large = json.dumps({"model": "small", "messages": "x" * 70_000}).encode()
         head = self.rig.request().head
         stays, leaves = MemoryExchange(head), MemoryExchange(head)
-        for exchange in (stays, leaves):
+        left = bytearray(large)
+        for exchange, body in ((stays, bytearray(large)), (leaves, left)):
             wanted = self.rig.api.headed(exchange)
             assert wanted is not None
-            wanted.take(bytearray(large))
+            wanted.take(body)
+        del body, wanted
         opened = len(self.runs())
         leaves.go()
+        # held by this frame and by the call alone
+        self.assertEqual(getrefcount(left), 2)
         self.rig.pump()
         self.assertEqual(len(self.runs()) - opened, 1)
         self.assertEqual(self.node.bodies(self.node.last_run().run), large.replace(b'"small"', b'"gpt-small"'))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from weakref import ref
 
 from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
@@ -72,3 +73,35 @@ class TurnTests(SynchronousTestCase):
         self.assertRaises(ZeroDivisionError, self.loop.turn)
         self.loop.turn()
         self.assertEqual(self.done, [0])
+
+    def test_work_that_is_forgotten(self) -> None:
+        """What is forgotten is not done, is let go of at once, and takes nobody's turn; too late, that does nothing."""
+        held = Held()
+        gone = ref(held)
+        forget = self.turns.add(held.work)
+        self.add(0)
+        last = self.turns.add(lambda: self.done.append(1))
+        del held
+        forget()
+        self.assertIsNone(gone())
+        self.loop.turn()
+        self.assertEqual(self.done, [0])
+        self.loop.turn()
+        last()
+        self.assertEqual((self.done, self.loop.due), ([0, 1], []))
+
+    def test_nothing_but_forgotten_work(self) -> None:
+        """A turn that finds nothing asks for no other, and work that comes later gets its own."""
+        self.turns.add(lambda: self.done.append(0))()
+        self.loop.turn()
+        self.assertEqual((self.done, self.loop.due), ([], []))
+        self.add(1)
+        self.loop.turn()
+        self.assertEqual(self.done, [1])
+
+
+class Held:
+    """Something that a piece of work holds."""
+
+    def work(self) -> None:
+        """The work."""

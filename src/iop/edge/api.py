@@ -103,16 +103,20 @@ class Api:
             self._refuse(exchange, caller.request_id, NO_SUCH_PATH)
             return None
         if method == allowed:
-            return Wanted(limit, partial(self._take, partial(self._serve, serve, exchange, caller)), owner=principal)
+            take = partial(self._take, exchange, partial(self._serve, serve, exchange, caller))
+            return Wanted(limit, take, owner=principal)
         self._refuse(exchange, caller.request_id, METHOD_NOT_ALLOWED, (b"allow", allowed.encode()))
         return None
 
-    def _take(self, serve: Callable[[bytearray], None], body: bytearray) -> None:
-        """Serve at once what is small; large bodies that arrive together are parsed one a turn (P19)."""
+    def _take(self, exchange: IExchange, serve: Callable[[bytearray], None], body: bytearray) -> None:
+        """Serve at once what is small; large bodies that arrive together are parsed one a turn (P19).
+
+        The room of a body is free again as soon as its caller is gone, so then the body must be gone too.
+        """
         if len(body) <= _AT_ONCE:
             serve(body)
         else:
-            self._turns.add(partial(serve, body))
+            exchange.on_gone(self._turns.add(partial(serve, body)))
 
     def _serve(
         self,
