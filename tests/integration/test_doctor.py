@@ -11,22 +11,30 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from subprocess import run
-from typing import Any
+from typing import Any, cast
 
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
-from twisted.internet import reactor
+from twisted.internet import reactor as running
+from twisted.internet.endpoints import TCP4ServerEndpoint
+from twisted.internet.interfaces import ITransport
+from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from iop.cli.doctor.checks import Grade
+from iop.cli.doctor import network
+from iop.cli.doctor.checks import Finding, Grade
 from iop.cli.doctor.machine import listener
+from iop.cli.doctor.network import readiness
 from iop.cli.quickstart.home import TRUST_DOMAIN, Home
 from iop.crypto.pki import Authority
+from iop.process.listen import bound_address
 from iop.process.record import RunRecord
+from iop.process.role import IReactor
 from iop.testing.pki import Pki
 from iop.units import Identity, Role
 from tests.integration.quickstart import RunningQuickstart
 
+reactor = cast(IReactor, running)
 _SECONDS = 60
 
 
@@ -66,6 +74,50 @@ class ListenerTests(TestCase):
         """The configuration was changed since it was started."""
         found = await listener(reactor, "api", self.endpoint, RunRecord("edge-1", 1, {"api": "127.0.0.1:1"}))
         self.assertIs(found.grade, Grade.WARNING)
+
+
+class _Status(Protocol):
+    """Answers a request with what it is told to, and does not end."""
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+
+    def dataReceived(self, data: bytes) -> None:
+        cast(ITransport, self.transport).write(self._answer)
+
+
+class ReadinessTests(TestCase):
+    timeout = 30
+
+    async def look(self, answer: bytes) -> Finding:
+        """What is found at a status listener that answers so."""
+        factory = Factory.forProtocol(lambda: _Status(answer))
+        port = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(factory)
+        self.addCleanup(port.stopListening)
+        return await readiness(reactor, bound_address(port))
+
+    async def test_who_is_no_role(self) -> None:
+        """Silence, a page that never ends, one that is too long, and others that are none: a fault, and no more."""
+        self.patch(network, "LOOK_SECONDS", 0.2)
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
+        for answer in (
+            b"",
+            b"ready\r\n\r\n",
+            head % 100 + b"{",
+            head % 10**9 + b" " * 70_000,
+            head % 60_000 + b"[" * 60_000,
+            head % 2 + b"no",
+        ):
+            found = await self.look(answer)
+            self.assertIs(found.grade, Grade.FAULT)
+            self.assertIn("does not answer as a role does", found.message)
+
+    async def test_what_a_role_says(self) -> None:
+        for page, grade in ((b'{"ready": true, "reasons": []}', Grade.OK), (b'{"ready": false}', Grade.FAULT)):
+            head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(page)
+            found = await self.look(head + page)
+            self.assertIs(found.grade, grade)
+            self.assertIn("ready", found.message)
 
 
 class DoctorTests(SynchronousTestCase):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
 import treq
-from twisted.internet.defer import CancelledError, Deferred, TimeoutError
+from twisted.internet.defer import Deferred, TimeoutError
 from twisted.internet.endpoints import wrapClientTLS
 from twisted.internet.error import (
     ConnectError,
@@ -17,15 +16,17 @@ from twisted.internet.error import (
 from twisted.internet.error import TimeoutError as ConnectTimeout
 from twisted.internet.interfaces import IHandshakeListener
 from twisted.internet.protocol import Factory, Protocol, connectionDone
-from twisted.web.client import ResponseFailed
+from twisted.web.client import ResponseDone, ResponseFailed
+from twisted.web.http import PotentialDataLoss
 from zope.interface import implementer
 
 from iop.cli.doctor.checks import Finding, fault, ok
-from iop.errors import IdentityRefused, IopError
+from iop.errors import IdentityRefused, IopError, MalformedInput
 from iop.net.tls import ClientConnections, peer_identity, why_lost
+from iop.wire.strict_json import parse_json
 
 if TYPE_CHECKING:
-    from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint, ITCPTransport
+    from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint, ITCPTransport, ITransport
     from twisted.python.failure import Failure
 
     from iop.units import Identity
@@ -92,18 +93,10 @@ async def readiness(reactor: Any, address: str) -> Finding:
 
     :param address: where its status listener is, ``host:port``.
     """
-    content = bytearray()
-
-    def keep(piece: bytes) -> None:
-        content.extend(piece[: _STATUS_LIMIT - len(content)])
-
     try:
-        answer = await treq.get(
-            f"http://{address}/readyz", timeout=LOOK_SECONDS, reactor=reactor, unbuffered=True, allow_redirects=False
-        )
-        await answer.collect(keep)
-        document = json.loads(content)
-    except (*_NO_CONNECTION, CancelledError, ResponseFailed, ValueError):
+        asking = Deferred.fromCoroutine(_page(reactor, f"http://{address}/readyz"))
+        document = parse_json(await asking.addTimeout(LOOK_SECONDS, reactor, _late))
+    except (*_NO_CONNECTION, ResponseFailed, MalformedInput):
         return fault(
             f"http://{address}/readyz does not answer as a role does",
             "its log says what it does; if the process is another one, remove the file in [run] directory",
@@ -113,6 +106,43 @@ async def readiness(reactor: Any, address: str) -> Finding:
     reasons = document.get("reasons") if isinstance(document, dict) else None
     listed = "; ".join(map(str, reasons)) if isinstance(reasons, list) and reasons else "no reason is given"
     return fault(f"not ready: {listed}", "if nothing else is at fault here, run iop doctor where the peer is")
+
+
+async def _page(reactor: Any, url: str) -> bytes:
+    """What is at ``url``; :class:`~iop.errors.MalformedInput` if it is longer than a status page can be."""
+    answer = await treq.get(url, reactor=reactor, unbuffered=True, allow_redirects=False, persistent=False)
+    body = _Body()
+    answer.deliverBody(body)
+    return await body.whole
+
+
+class _Body(Protocol):
+    """A body that is a page; whoever sends more, or for longer than somebody waits, is hung up on.
+
+    :ivar whole: fires with it; cancelling hangs up.
+    """
+
+    def __init__(self) -> None:
+        self.whole: Deferred[bytes] = Deferred(lambda _: self._hang_up())
+        self._content = bytearray()
+
+    def dataReceived(self, data: bytes) -> None:
+        self._content += data
+        if len(self._content) > _STATUS_LIMIT:
+            self._hang_up()
+            if not self.whole.called:
+                self.whole.errback(MalformedInput("the page is too long"))
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        if self.whole.called:
+            return
+        if reason.check(ResponseDone, PotentialDataLoss):
+            self.whole.callback(bytes(self._content))
+        else:
+            self.whole.errback(reason)
+
+    def _hang_up(self) -> None:
+        cast("ITransport", self.transport).loseConnection()
 
 
 @implementer(IHandshakeListener)
@@ -147,7 +177,7 @@ async def _connected(reactor: IReactorTime, endpoint: IStreamClientEndpoint, kin
 
 
 def _late(_: object, seconds: float) -> NoReturn:
-    # endpoints fail with errors of their own when they are cancelled
+    # endpoints and agents fail with errors of their own when they are cancelled
     raise TimeoutError(seconds, "Deferred")
 
 
