@@ -1,4 +1,4 @@
-"""The Edge's HTTP/1.1 server.
+"""The HTTP/1.1 server of every HTTP listener: the Edge's API directly, the others through :mod:`iop.net.guard`.
 
 What answers requests is in :mod:`iop.net.http_application`, what a connection does in :mod:`iop.net.http_connection`.
 """

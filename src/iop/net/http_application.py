@@ -1,4 +1,4 @@
-"""The seam between the Edge's HTTP server and what answers requests."""
+"""The seam between the HTTP server and what answers requests."""
 
 from __future__ import annotations
 
