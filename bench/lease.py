@@ -11,13 +11,14 @@ import argparse
 import json
 import sys
 import tempfile
-import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from bench.measure import ROUNDS, Figures, Report, Tally, ask
+from bench.measure import ROUNDS, Figures, Report, ask
 from bench.roles import make_home, port_of, started
-from iop.cli.quickstart.home import NAMES, Home
+from iop.cli.quickstart.home import NAMES, TRUST_DOMAIN, Home
+from iop.interfaces import IClock
 from iop.net.tls import TlsFiles
 from iop.units import Role
 
@@ -26,59 +27,27 @@ IN_FLIGHT = (1, 64)
 
 def drive(home: Home, port: int, in_flight: int) -> dict[str, float]:
     """Enrol as the home's Edge and ask for a while, ``in_flight`` leases at a time."""
-    from twisted.internet.defer import Deferred, succeed
-    from twisted.internet.endpoints import TCP4ClientEndpoint, wrapClientTLS
-    from twisted.internet.task import react
-    from zope.interface import implementer
-
+    from bench import peer as asking
     from iop.certificates import read_certificates, read_key
     from iop.core.fences import bind
     from iop.crypto.attestation import attest
     from iop.crypto.node_keys import NodeKeys
     from iop.crypto.tokens import token_digest, token_proof
-    from iop.interfaces import IPeerApplication
-    from iop.net.clock import ReactorClock
-    from iop.net.peer import PeerFactory
-    from iop.net.tls import mutual_client, peer_identity
+    from iop.net.tls import mutual_client
     from iop.units import PROTOCOL_VERSION
     from iop.wire import control_pb2
     from iop.wire.convert import binding_to_wire, projection_from_wire
     from iop.wire.dialect import CONTROL
-
-    result: dict[str, float] = {}
-    trust_domain = home_trust_domain(home)
-
-    @implementer(IPeerApplication)
-    class Asking:
-        up: Deferred[Any] = Deferred()
-
-        def connected(self, peer: Any) -> None:
-            self.up.callback(peer)
-
-        def asked(self, message: Any) -> Any:
-            outcome = applied(message.projection)
-            return succeed(control_pb2.PrincipalProjectionApplyResponse(outcome=outcome))
-
-        def notified(self, message: Any) -> None: ...
-        def lost(self, reason: Any) -> None: ...
 
     def applied(projection: Any) -> Any:
         return control_pb2.ProjectionOutcome(
             result=control_pb2.PROJECTION_RESULT_APPLIED, generation=projection.generation, digest=projection.digest
         )
 
-    async def main(running: Any) -> None:
-        asking, clock = Asking(), ReactorClock(running)
-        factory = PeerFactory(CONTROL, initiator=True, application=lambda: asking, clock=clock, identify=peer_identity)
-        creator = mutual_client(
-            files(home, Role.EDGE),
-            trust_domain=trust_domain,
-            role=Role.CONTROL_PLANE,
-            name=NAMES[Role.CONTROL_PLANE],
-            server_name="localhost",
-        )
-        await wrapClientTLS(creator, TCP4ClientEndpoint(running, "127.0.0.1", port)).connect(factory)
-        peer = await asking.up
+    def follow(pushed: Any) -> Any:
+        return control_pb2.PrincipalProjectionApplyResponse(outcome=applied(pushed.projection))
+
+    async def begin(peer: Any, clock: IClock) -> Callable[[], Awaitable[object]]:
         edge, node = NAMES[Role.EDGE], NAMES[Role.NODE]
         hello = await peer.request(control_pb2.EdgeHelloRequest(edge_id=edge, protocol_version=PROTOCOL_VERSION), 10)
         await peer.request(control_pb2.EdgeReadyRequest(outcome=applied(hello.projection)), 10)
@@ -86,8 +55,7 @@ def drive(home: Home, port: int, in_flight: int) -> dict[str, float]:
         text = (home.root / "use.token").read_text().strip()
         (token,) = [each for each in snapshot.tokens if each.digest == token_digest(text)]
         route = next(each for each in snapshot.routes if each.principal == token.principal)
-        keys = NodeKeys(clock)
-        key, node_files = keys.current(), files(home, Role.NODE)
+        key, node_files = NodeKeys(clock).current(), files(home, Role.NODE)
         question = control_pb2.AcquireLeaseRequest(
             request_id="bench",
             binding=binding_to_wire(bind(route, node, snapshot.generation)),
@@ -97,48 +65,35 @@ def drive(home: Home, port: int, in_flight: int) -> dict[str, float]:
             attestation=attest(
                 read_key(node_files.key),
                 read_certificates(node_files.certificate),
-                trust_domain=trust_domain,
+                trust_domain=TRUST_DOMAIN,
                 edge=edge,
                 node=node,
                 public_key=key.public_key,
                 expires_ms=key.attested_until_ms,
             ),
         )
-        tally = Tally()
 
-        async def worker() -> None:
-            while tally.going():
-                began = time.perf_counter()
-                answer = await peer.request(question, 30)
-                if not answer.HasField("lease"):
-                    raise AssertionError(answer.refusal.code)
-                tally.count(began)
+        async def ask() -> None:
+            answer = await peer.request(question, 30)
+            if not answer.HasField("lease"):
+                raise AssertionError(answer.refusal.code)
 
-        workers = [Deferred.fromCoroutine(worker()) for _ in range(in_flight)]
-        for each in workers:
-            await each
-        keys.dispose()
-        result.update(tally.result())
+        return ask
 
-    try:
-        react(main)
-    except SystemExit as ended:
-        if ended.code:
-            raise
-    return result
+    creator = mutual_client(
+        files(home, Role.EDGE),
+        trust_domain=TRUST_DOMAIN,
+        role=Role.CONTROL_PLANE,
+        name=NAMES[Role.CONTROL_PLANE],
+        server_name="localhost",
+    )
+    return asking.drive(CONTROL, creator, port, in_flight, begin, follow)
 
 
 def files(home: Home, role: Role) -> TlsFiles:
     """The home's certificate of a role."""
     paths = home.certificate(role)
     return TlsFiles(paths.certificate, paths.key, home.ca)
-
-
-def home_trust_domain(home: Home) -> str:
-    """As its configurations say."""
-    from iop.control_plane.config import load
-
-    return load(home.config(Role.CONTROL_PLANE)).deployment.trust_domain
 
 
 def main() -> None:

@@ -86,61 +86,18 @@ def serve_iop(files: TlsFiles, told: Callable[[int], object]) -> None:
 
 def drive_iop(files: TlsFiles, port: int, in_flight: int) -> dict[str, float]:
     """Ask for a while, ``in_flight`` requests at a time."""
-    from twisted.internet.defer import Deferred
-    from twisted.internet.endpoints import TCP4ClientEndpoint, wrapClientTLS
-    from twisted.internet.task import react
-    from zope.interface import implementer
-
-    from iop.interfaces import IPeerApplication
-    from iop.net.clock import ReactorClock
-    from iop.net.peer import PeerFactory
-    from iop.net.tls import mutual_client, peer_identity
+    from bench.peer import drive
+    from iop.net.tls import mutual_client
     from iop.wire.dialect import CONTROL
 
-    result: dict[str, float] = {}
-
-    @implementer(IPeerApplication)
-    class Asking:
-        up: Deferred[Any] = Deferred()
-
-        def connected(self, peer: Any) -> None:
-            self.up.callback(peer)
-
-        def asked(self, message: Any) -> Any:
-            raise AssertionError
-
-        def notified(self, message: Any) -> None: ...
-        def lost(self, reason: Any) -> None: ...
-
-    async def main(running: Any) -> None:
-        asking = Asking()
-        clock: Any = ReactorClock(running)
-        factory = PeerFactory(CONTROL, initiator=True, application=lambda: asking, clock=clock, identify=peer_identity)
-        creator = mutual_client(
-            files, trust_domain=TRUST_DOMAIN, role=Role.CONTROL_PLANE, name="cp1", server_name="localhost"
-        )
-        await wrapClientTLS(creator, TCP4ClientEndpoint(running, "127.0.0.1", port)).connect(factory)
-        peer = await asking.up
+    async def begin(peer: Any, clock: object) -> Callable[[], Awaitable[object]]:
         await peer.request(control_pb2.EdgeHelloRequest(edge_id="edge1", protocol_version=PROTOCOL_VERSION), 10)
-        tally = Tally()
+        return lambda: peer.request(request(), 10)
 
-        async def worker() -> None:
-            while tally.going():
-                began = time.perf_counter()
-                await peer.request(request(), 10)
-                tally.count(began)
-
-        workers = [Deferred.fromCoroutine(worker()) for _ in range(in_flight)]
-        for each in workers:
-            await each
-        result.update(tally.result())
-
-    try:
-        react(main)
-    except SystemExit as ended:
-        if ended.code:
-            raise
-    return result
+    creator = mutual_client(
+        files, trust_domain=TRUST_DOMAIN, role=Role.CONTROL_PLANE, name="cp1", server_name="localhost"
+    )
+    return drive(CONTROL, creator, port, in_flight, begin)
 
 
 # -- the others -------------------------------------------------------------------------------------------------------
