@@ -1,4 +1,4 @@
-"""The dialling end of a peer connection, which asks as fast as it is answered; for child processes: it runs a reactor."""
+"""The dialling end of a peer connection, which asks as fast as it is answered. It runs a reactor: for children only."""
 
 from __future__ import annotations
 
