@@ -16,7 +16,7 @@ from iop.core.selectors import parse
 from iop.errors import NoNode, QueueFull, QueueLate
 from iop.testing.clock import FakeClock
 
-WANT = Want("openai", "openai", "gpt", parse(""))
+WANT = Want("ada", "openai", "openai", "gpt", parse(""))
 LIMIT = 3
 
 
@@ -85,6 +85,53 @@ class PoolTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(waiting[0]).offer.node, "b")
         held[0].release()
         self.assertEqual(self.successResultOf(waiting[1]).offer.node, "a")
+
+    def test_full_queue_is_shared(self) -> None:
+        """P19: a queue that one principal filled has room for others, until none has fewer requests in it."""
+        self.pool.add("n", [offer("n")])
+        self.successResultOf(self.admit())
+        hers = [self.admit() for _ in range(LIMIT)]
+        his = self.admit(want=replace(WANT, principal="bob"))
+        self.failureResultOf(hers.pop(), QueueFull)
+        self.failureResultOf(self.admit(), QueueFull)
+        self.failureResultOf(self.admit(want=replace(WANT, principal="bob")), QueueFull)
+        third = self.admit(want=replace(WANT, principal="cyd"))
+        self.failureResultOf(hers.pop(), QueueFull)
+        for one in (*hers, his, third):
+            self.assertNoResult(one)
+        self.assertEqual((self.pool.waiting, len(self.clock.reactor.getDelayedCalls())), (LIMIT, LIMIT))
+
+    def test_who_makes_room_waits_elsewhere(self) -> None:
+        """P19: whoever loses its place in one of several queues keeps those in the others."""
+        self.pool.add("a", [offer("a", labels={"zone": "a"})])
+        self.pool.add("b", [offer("b")])
+        held = [self.successResultOf(self.admit()) for _ in "ab"]
+        hers = [self.admit() for _ in range(LIMIT)]
+        his = self.admit(want=replace(WANT, principal="bob", selector=parse("zone=a")))
+        for one in (*hers, his):
+            self.assertNoResult(one)
+        self.assertEqual((self.pool.queued("a", "p"), self.pool.queued("b", "p")), (LIMIT, LIMIT))
+        by_node = {place.offer.node: place for place in held}
+        by_node["a"].release()
+        for one in (*hers[:2], his):
+            place = self.successResultOf(one)
+            self.assertEqual(place.offer.node, "a")
+            place.release()
+        self.assertNoResult(hers[2])
+        by_node["b"].release()
+        self.assertEqual(self.successResultOf(hers[2]).offer.node, "b")
+
+    def test_fewest_places_first(self) -> None:
+        """P19: a place goes to whose principal holds fewest there, however many of another's came first."""
+        self.pool.add("n", [offer("n", capacity=2)])
+        held = [self.successResultOf(self.admit()) for _ in range(2)]
+        hers = [self.admit(), self.admit()]
+        his = self.admit(want=replace(WANT, principal="bob"))
+        held[0].release()
+        place = self.successResultOf(his)
+        place.release()
+        self.successResultOf(hers[0])
+        self.assertNoResult(hers[1])
 
     def test_queue_is_bounded(self) -> None:
         """The queue takes its limit and refuses one more."""
@@ -176,9 +223,13 @@ class PoolMachine(RuleBasedStateMachine):
     def remove(self, node: str) -> None:
         self.pool.remove(node)
 
-    @rule(avoid=st.frozensets(st.sampled_from("abc"), max_size=2), wait=st.floats(0.1, 9.0))
-    def admit(self, avoid: frozenset[str], wait: float) -> None:
-        asked = self.pool.admit(replace(WANT, avoid=avoid), wait)
+    @rule(
+        principal=st.sampled_from(["ada", "bob", "cyd"]),
+        avoid=st.frozensets(st.sampled_from("abc"), max_size=2),
+        wait=st.floats(0.1, 9.0),
+    )
+    def admit(self, principal: str, avoid: frozenset[str], wait: float) -> None:
+        asked = self.pool.admit(replace(WANT, principal=principal, avoid=avoid), wait)
         self.waiting.append(asked)
 
         def settled(outcome: object) -> None:
@@ -214,6 +265,7 @@ class PoolMachine(RuleBasedStateMachine):
     def one_timer_a_waiter(self) -> None:
         assert self.pool.waiting == len(self.waiting) == len(self.clock.reactor.getDelayedCalls())
         assert len(self.waiting) <= LIMIT * 3
+        assert all(self.pool.queued(node, "p") <= LIMIT for node in "abc")
 
 
 class PoolTotalityTests(SynchronousTestCase):

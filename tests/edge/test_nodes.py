@@ -26,7 +26,7 @@ LOW_ORDER = (
     bytes.fromhex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"),
     bytes.fromhex("5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157"),
 )
-WANT = Want("openai", "openai", "gpt-small", parse(""))
+WANT = Want("ada", "openai", "openai", "gpt-small", parse(""))
 
 
 class RegistrationTests(SynchronousTestCase):
@@ -162,7 +162,7 @@ class RegistrationTests(SynchronousTestCase):
         refused = [runtime_pb2.NodeProviderRefusal(provider_id="openai-main", code="unknown_target")]
         self.ask(node, runtime_pb2.NodeReadyRequest(served=["spare"], refused=refused))
         self.failureResultOf(self.rig.pool.admit(WANT, 30.0), NoNode)
-        lab = Want("openai", "lab", "llama", parse(""))
+        lab = Want("ada", "openai", "lab", "llama", parse(""))
         self.assertEqual(self.successResultOf(self.rig.pool.admit(lab, 30.0)).offer.provider_id, "spare")
 
     def test_must_speak_about_each_provider_once(self) -> None:

@@ -1,13 +1,18 @@
 """Admission: which ready provider takes a request, and who waits for one (architecture, step 3).
 
-Every provider has a capacity and a queue. A request that finds no free provider joins, as the last, the queues that are
-not full of those that could serve it, and gets the first that becomes free. Queues and the time in them are bounded.
+Every provider has a capacity and a queue. A request that finds no free provider joins, as the last, the queues of those
+that could serve it, and gets the first that becomes free. Queues and the time in them are bounded.
+
+A principal alone may have all of a capacity and all of a queue. Where several want the same, none starves another
+(P19): a place that becomes free goes to who holds the fewest there, and of a full queue the last request of who has the
+most there makes room for one of who has fewer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall
@@ -35,8 +40,12 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What a route asks for. ``model`` is the upstream's name of it, ``avoid`` the Nodes that failed already."""
+    """What a route asks for, and for whom.
 
+    ``model`` is the upstream's name of it, ``avoid`` the Nodes that failed already.
+    """
+
+    principal: str
     profile: str
     target: str
     model: str
@@ -57,19 +66,20 @@ class Want:
 class Place:
     """One unit of a provider's capacity, held until it is released."""
 
-    __slots__ = ("_pool", "_seat", "offer")
+    __slots__ = ("_pool", "_principal", "_seat", "offer")
 
-    def __init__(self, pool: Pool, seat: _Seat) -> None:
+    def __init__(self, pool: Pool, seat: _Seat, principal: str) -> None:
         self._pool = pool
         self._seat: _Seat | None = seat
+        self._principal = principal
         #: The provider that granted it.
         self.offer = seat.offer
 
     def release(self) -> None:
-        """Give it back; who waits longest for it gets it. Safe to call twice, and after the Node is gone."""
+        """Give it back; who waits for it gets it. Safe to call twice, and after the Node is gone."""
         seat, self._seat = self._seat, None
         if seat is not None:
-            self._pool._released(seat)
+            self._pool._released(seat, self._principal)
 
 
 class Pool:
@@ -84,6 +94,7 @@ class Pool:
         self._seats: dict[str, list[_Seat]] = {}
         #: Everybody who waits, longest first.
         self._waiters: dict[_Waiter, None] = {}
+        self._tickets = count()
 
     @property
     def waiting(self) -> int:
@@ -96,15 +107,16 @@ class Pool:
 
     def queued(self, node: str, provider_id: str) -> int:
         """How many requests are in a provider's queue; 0 if its Node is not ready."""
-        return sum(len(seat.queue) for seat in self._seats.get(node, ()) if seat.offer.provider_id == provider_id)
+        return sum(seat.queued for seat in self._seats.get(node, ()) if seat.offer.provider_id == provider_id)
 
     def add(self, node: str, offers: Iterable[Offer]) -> None:
         """A Node is ready with these providers; they replace whatever it offered before."""
         self.remove(node)
         seats = self._seats[node] = [_Seat(offer) for offer in offers]
         for seat in seats:
-            for waiter in [waiter for waiter in self._waiters if waiter.want.fits(seat.offer)][: self._queue_limit]:
-                waiter.join(seat)
+            for waiter in [waiter for waiter in self._waiters if waiter.want.fits(seat.offer)]:
+                # who makes room here goes on waiting elsewhere
+                self._join(seat, waiter)
         for seat in seats:
             self._grant(seat)
 
@@ -112,7 +124,7 @@ class Pool:
         """A Node is gone. Who waited for nothing else is refused with :class:`~iop.errors.NoNode`."""
         stranded: list[_Waiter] = []
         for seat in self._seats.pop(node, []):
-            for waiter in list(seat.queue):
+            for waiter in [waiter for queue in seat.queues.values() for waiter in queue]:
                 waiter.leave(seat)
                 if not waiter.seats:
                     stranded.append(waiter)
@@ -123,38 +135,53 @@ class Pool:
         """Get a place at the least loaded provider that fits, now or within ``wait_seconds``.
 
         Cancelling the Deferred leaves the queues. It fails with :class:`~iop.errors.NoNode` if no ready provider fits,
-        :class:`~iop.errors.QueueFull` if the queues of all that fit are full, :class:`~iop.errors.QueueLate` in the
-        end.
+        :class:`~iop.errors.QueueFull` if the queues of all that fit are full and none has more requests of another's
+        than of this principal's, or once another's took its place in the last of them, and
+        :class:`~iop.errors.QueueLate` in the end.
         """
         seats = [seat for seats in self._seats.values() for seat in seats if want.fits(seat.offer)]
         if free := [seat for seat in seats if seat.is_free]:
-            return succeed(self._take(min(free, key=lambda seat: seat.load)))
+            return succeed(self._take(min(free, key=lambda seat: seat.load), want.principal))
         if not seats:
             return fail(NoNode("no Node that serves this model is ready", hint="try again"))
-        joined = [seat for seat in seats if len(seat.queue) < self._queue_limit]
-        if not joined:
-            return fail(QueueFull("too many requests are waiting for this model", hint="try again"))
-        waiter = _Waiter(want, Deferred(lambda _: self._forget(waiter)))
+        waiter = _Waiter(want, next(self._tickets), Deferred(lambda _: self._forget(waiter)))
+        ousted = [self._join(seat, waiter) for seat in seats]
+        if not waiter.seats:
+            return fail(_full())
         late = QueueLate("no Node became free in time", hint="try again")
         waiter.timer = self._clock.call_later(wait_seconds, lambda: self._refuse(waiter, late))
         self._waiters[waiter] = None
-        for seat in joined:
-            waiter.join(seat)
+        for other in ousted:
+            if other is not None and not other.seats:
+                self._refuse(other, _full())
         return waiter.answer
 
-    def _take(self, seat: _Seat) -> Place:
-        seat.taken += 1
-        return Place(self, seat)
+    def _join(self, seat: _Seat, waiter: _Waiter) -> _Waiter | None:
+        """Put a request in a queue that has room for it; answers the one that had to make room, if one had to."""
+        other = None
+        if seat.queued >= self._queue_limit:
+            other = seat.last_of_most()
+            if seat.waiting(other.want.principal) <= seat.waiting(waiter.want.principal) + 1:
+                return None
+            other.leave(seat)
+        waiter.join(seat)
+        return other
 
-    def _released(self, seat: _Seat) -> None:
-        seat.taken -= 1
+    def _take(self, seat: _Seat, principal: str) -> Place:
+        seat.holders[principal] = seat.holders.get(principal, 0) + 1
+        return Place(self, seat, principal)
+
+    def _released(self, seat: _Seat, principal: str) -> None:
+        seat.holders[principal] -= 1
+        if not seat.holders[principal]:
+            del seat.holders[principal]
         self._grant(seat)
 
     def _grant(self, seat: _Seat) -> None:
-        while seat.queue and seat.is_free:
-            waiter = next(iter(seat.queue))
+        while seat.queues and seat.is_free:
+            waiter = seat.next_waiter()
             self._forget(waiter)
-            waiter.answer.callback(self._take(seat))
+            waiter.answer.callback(self._take(seat, waiter.want.principal))
 
     def _refuse(self, waiter: _Waiter, error: IopError) -> None:
         if waiter in self._waiters:
@@ -170,14 +197,24 @@ class Pool:
 
 
 class _Seat:
-    """One provider of a ready Node: what it offers, what is taken of it, who waits for it."""
+    """One provider of a ready Node: what it offers, who holds how much of it, who waits for it."""
 
-    __slots__ = ("offer", "queue", "taken")
+    __slots__ = ("holders", "offer", "queues")
 
     def __init__(self, offer: Offer) -> None:
         self.offer = offer
-        self.taken = 0
-        self.queue: dict[_Waiter, None] = {}
+        #: How many places each principal holds, without those who hold none.
+        self.holders: dict[str, int] = {}
+        #: Who waits, longest first, by principal, without those of whom nobody does.
+        self.queues: dict[str, dict[_Waiter, None]] = {}
+
+    @property
+    def taken(self) -> int:
+        return sum(self.holders.values())
+
+    @property
+    def queued(self) -> int:
+        return sum(map(len, self.queues.values()))
 
     @property
     def is_free(self) -> bool:
@@ -187,22 +224,45 @@ class _Seat:
     def load(self) -> float:
         return self.taken / self.offer.capacity
 
+    def waiting(self, principal: str) -> int:
+        """How many requests of a principal's are in the queue."""
+        return len(self.queues.get(principal, ()))
+
+    def next_waiter(self) -> _Waiter:
+        """Who gets the next place: of those whose principals hold the fewest, the one that waits longest."""
+        first = [next(iter(queue)) for queue in self.queues.values()]
+        return min(first, key=lambda waiter: (self.holders.get(waiter.want.principal, 0), waiter.ticket))
+
+    def last_of_most(self) -> _Waiter:
+        """The last request of the principal that has the most in the queue, which is not empty."""
+        most = max(self.queues, key=self.waiting)
+        return next(reversed(self.queues[most]))
+
 
 class _Waiter:
     """One request in the queues of the providers that could serve it."""
 
-    __slots__ = ("answer", "seats", "timer", "want")
+    __slots__ = ("answer", "seats", "ticket", "timer", "want")
 
-    def __init__(self, want: Want, answer: Deferred[Place]) -> None:
+    def __init__(self, want: Want, ticket: int, answer: Deferred[Place]) -> None:
         self.want = want
+        #: Lower than those of all who came later.
+        self.ticket = ticket
         self.answer = answer
         self.timer: IDelayedCall | None = None
         self.seats: dict[_Seat, None] = {}
 
     def join(self, seat: _Seat) -> None:
         self.seats[seat] = None
-        seat.queue[self] = None
+        seat.queues.setdefault(self.want.principal, {})[self] = None
 
     def leave(self, seat: _Seat) -> None:
         del self.seats[seat]
-        del seat.queue[self]
+        queue = seat.queues[self.want.principal]
+        del queue[self]
+        if not queue:
+            del seat.queues[self.want.principal]
+
+
+def _full() -> QueueFull:
+    return QueueFull("too many requests are waiting for this model", hint="try again")

@@ -264,7 +264,7 @@ def _want(pinned: Pinned, avoid: frozenset[str]) -> Want:
         selector = selectors.parse(route.selector)
     except MalformedInput as error:
         raise NoNode("the route's selector cannot be read, so no Node matches it") from error
-    return Want(route.profile, route.target, route.upstream_model, selector, avoid)
+    return Want(pinned.token.principal, route.profile, route.target, route.upstream_model, selector, avoid)
 
 
 def _plan(call: Call, place: Place, key: LeaseKey, lease: Lease) -> RunPlan:
