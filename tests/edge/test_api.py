@@ -31,6 +31,7 @@ from tests.edge.rig import (
     refusal,
     text_of,
 )
+from tests.metrics import page_of
 
 NEWER = replace(FIRST, generation=6)
 #: What no answer may contain: names of this side, references, verifiers.
@@ -530,3 +531,14 @@ class LogTests(ApiTestCase):
         (finished,) = (event for event in self.events if event.get("request_id") == "mine")
         self.assertEqual(finished["log_format"], "edge.request.finished")
         self.assertEqual((finished["status"], finished["code"]), (401, "invalid_api_key"))
+
+    def test_strangers(self) -> None:
+        """P26: refusals of callers without a token are all counted, and ten at once, then one a second, logged."""
+        for _ in range(15):
+            self.rig.request(token="")
+        self.rig.clock.advance(1.0)
+        self.rig.request(token=text_of(mint(TokenKind.USE)))
+        told = [event["unlogged"] for event in self.events if event["log_format"] == "edge.request.finished"]
+        self.assertEqual(told, [0] * 10 + [5])
+        counted = page_of(self.rig.registry).samples
+        self.assertEqual(counted['iop_edge_requests_failed_total{code="invalid_api_key"}'], 16)

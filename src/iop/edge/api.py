@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from iop.core.allowance import Allowance
 from iop.core.fences import authenticate
 from iop.crypto.tokens import PREFIX, parse_token, token_digest, token_proof
 from iop.edge.answer import Answer
@@ -39,6 +40,9 @@ _CALLS: Final = {"/v1/chat/completions": "/chat/completions"}
 _PASSED_ON: Final = frozenset({b"accept", b"content-type", b"openai-beta"})
 #: Bytes of a body that is parsed as it comes.
 _AT_ONCE: Final = 64 * 1024
+#: Log lines about callers without a token, all of them together.
+_STRANGERS_PER_SECOND: Final = 1.0
+_STRANGERS_BURST: Final = 10
 _JSON: Final = (b"content-type", b"application/json")
 _BEARER: Final = b"bearer "
 
@@ -70,6 +74,9 @@ class Api:
         self._metrics = metrics
         self._body_bytes = body_bytes
         self._turns = Turns(clock)
+        self._strangers = Allowance(_STRANGERS_PER_SECOND, _STRANGERS_BURST)
+        #: Refusals of strangers since the last one that was logged.
+        self._unlogged = 0
 
     # -- IHttpApplication ---------------------------------------------------------------------------------------------
 
@@ -80,7 +87,7 @@ class Api:
             caller = _caller(exchange.head, request_id)
             token = authenticate(self._link.projection(), caller.digest, self._clock.wall_ms())
         except IopError as error:
-            self._refuse(exchange, request_id, refusal_of(error))
+            self._refuse_stranger(exchange, request_id, refusal_of(error))
             return None
         return self._judged(exchange, caller, token.principal)
 
@@ -171,6 +178,23 @@ class Api:
     def _refuse(self, exchange: IExchange, request_id: str, refusal: Refusal, *more: tuple[bytes, bytes]) -> None:
         self._finished(exchange, request_id, refusal.status, refusal.code)
         exchange.respond(refusal.status, [*refusal.headers(request_id), *more], refusal.body())
+
+    def _refuse_stranger(self, exchange: IExchange, request_id: str, refusal: Refusal) -> None:
+        """Refuse whoever has no token: all are counted, few logged, for who costs nothing must not fill a disk."""
+        self._metrics.finished(refusal.status, refusal.code)
+        if self._strangers.take("", self._clock.boot()):
+            self._unlogged += 1
+        else:
+            _log.info(
+                "edge.request.finished",
+                request_id=request_id,
+                method=exchange.head.method,
+                status=refusal.status,
+                code=refusal.code,
+                unlogged=self._unlogged,
+            )
+            self._unlogged = 0
+        exchange.respond(refusal.status, refusal.headers(request_id), refusal.body())
 
     def _finished(self, exchange: IExchange, request_id: str, status: int, code: str = "") -> None:
         self._metrics.finished(status, code)
