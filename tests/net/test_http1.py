@@ -197,6 +197,16 @@ class RequestTests(ServerCase):
         self.assertIn(b"HTTP/1.1 431 ", self.answer())
         self.assertTrue(self.transport.reading)
 
+    def test_sent_ahead_of_the_end(self) -> None:
+        """P34: a client that was not read from any more is again for its TLS goodbye, however the connection ends."""
+        self.application.on_body = nothing
+        self.send(GET, b"x" * (SENT_AHEAD + 1))
+        self.assertFalse(self.transport.reading)
+        self.factory.drain()
+        self.application.exchanges[0].respond(200, [], b"")
+        self.assertTrue(self.transport.reading)
+        self.assertTrue(self.transport.disconnecting)
+
     def test_bodiless_methods_may_have_bodies(self) -> None:
         """The framing decides about a body, not the method."""
         self.send(POST.replace(b"POST", b"GET") + GET)

@@ -305,9 +305,10 @@ class HttpConnection(Protocol):
         self._closing = True
         self._stop_reading()
         self.transport.unregisterProducer()
+        # also where nobody lingers: TLS ends with the client's goodbye, which has to be read
+        self.transport.resumeProducing()
         if linger:
             self._lingering = True
-            self.transport.resumeProducing()
             self._deadline.set(self._clock.boot() + LINGER_SECONDS)
         else:
             self._lose()
