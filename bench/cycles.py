@@ -39,6 +39,8 @@ from iop.wire.dialect import CONTROL, RUNTIME, Dialect
 from iop.wire.runtime_pb2 import NodeHelloRequest
 
 ENDS = ("closed", "after hello", "during hello", "during handshake")
+#: Seconds after which a visit that does not end is a failure of the bench, such as a refused certificate.
+LONGEST_VISIT = 30.0
 EDGE_HELLO = EdgeHelloRequest(edge_id=NAMES[Role.EDGE], protocol_version=PROTOCOL_VERSION)
 NODE_HELLO = NodeHelloRequest(node_id=NAMES[Role.NODE], protocol_version=PROTOCOL_VERSION)
 
@@ -98,7 +100,7 @@ async def visit(running: Any, port: int, dialect: Dialect, creator: Any, hello: 
         if end == "during handshake":
             cast(ITlsTransport, connection.transport).abortConnection()
         else:
-            await visitor.over
+            await visitor.over.addTimeout(LONGEST_VISIT, running)
 
 
 def left(deployment: Deployment, role: Role) -> dict[str, str]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound=Protocol)
 
-#: Seconds that one look at another machine takes at most.
+#: Seconds that one step of a look takes at most: connecting, a handshake, a status page.
 LOOK_SECONDS: Final = 4.0
 _STATUS_LIMIT: Final = 64 * 1024
 _NO_CONNECTION = (ConnectError, DNSLookupError, ConnectionClosed, TimeoutError)
