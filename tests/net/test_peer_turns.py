@@ -5,6 +5,7 @@ from __future__ import annotations
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
+from iop.core.session import Session
 from iop.errors import Draining, PeerDisconnected
 from iop.net.peer import TURN_FRAMES
 from iop.wire.control_pb2 import AcquireLeaseRequest
@@ -17,6 +18,14 @@ BURST = 2 * TURN_FRAMES + 3
 
 
 class TurnTests(PeerTestCase):
+    def break_session(self) -> None:
+        """Have every frame from now on meet a bug."""
+
+        def fail(session: Session, payload: bytes) -> None:
+            raise ZeroDivisionError
+
+        self.patch(Session, "received", fail)
+
     def test_a_burst_takes_turns(self) -> None:
         """P19: a turn judges ``TURN_FRAMES``; nothing more is read from the connection before all are judged."""
         pair = self.pair()
@@ -87,6 +96,28 @@ class TurnTests(PeerTestCase):
         self.assertTrue(transport.aborted)
         self.assertTrue(transport.reading)
         self.assertEqual(len(self.accepting.questions), 1 + TURN_FRAMES + 1)
+
+    def test_a_fault_in_a_later_turn(self) -> None:
+        """A bug ends its connection at once, and is logged; nothing is left to wait until the peer counts as silent."""
+        protocol, transport = self.alone()
+        protocol.dataReceived(frame(1, HELLO))
+        protocol.dataReceived(b"".join(frame(number, AcquireLeaseRequest()) for number in range(2, 2 + BURST)))
+        self.break_session()
+        self.clock.advance(0)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(self.accepting.reason.code, "internal")
+        self.assertTrue(transport.aborted)
+        self.assertEqual(self.clock.reactor.getDelayedCalls(), [])
+
+    def test_a_fault_as_the_connection_is_lost(self) -> None:
+        """W11: the application hears of the end although what had arrived could not be judged."""
+        protocol, _ = self.alone()
+        protocol.dataReceived(frame(1, HELLO))
+        protocol.dataReceived(b"".join(frame(number, AcquireLeaseRequest()) for number in range(2, 2 + BURST)))
+        self.break_session()
+        protocol.connectionLost(Failure(ConnectionDone()))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(len(self.accepting.reasons), 1)
 
     def test_drained_in_a_later_turn(self) -> None:
         """The last answer of a draining connection comes in a later turn: it closes, and reads its peer's goodbye."""

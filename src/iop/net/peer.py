@@ -19,7 +19,7 @@ from zope.interface import implementer
 
 from iop.core.session import Session
 from iop.core.session_table import ACCEPTED, State
-from iop.errors import IopError, PeerDisconnected, PeerNotReading, ProtocolViolation, TooManyConnections
+from iop.errors import IopError, PeerDisconnected, PeerNotReading, TooManyConnections
 from iop.interfaces import IPeer
 from iop.net.deadline import Deadline
 from iop.net.tls import why_lost
@@ -256,8 +256,8 @@ class PeerProtocol(Protocol):
                     all_judged = True
                     break
                 session.received(frame)
-        except ProtocolViolation as violation:
-            self.close(violation)
+        except Exception:  # noqa: BLE001 - a breach, or a fault of ours: neither may leave a connection that is not read
+            close_for(self, Failure())
         self._gathering = False
         self._write_gathered()
         self._arm()
