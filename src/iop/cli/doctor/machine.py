@@ -32,32 +32,33 @@ def running(folder: Path, role: Role) -> RunRecord | None:
     :raises FileRefused: if that cannot be read.
     """
     record = RunRecord.read(folder, role)
-    if record is None:
-        return None
-    try:
-        os.kill(record.pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        # somebody else's, and there
-        pass
-    return record
+    return record if record is not None and _is_own(record.pid) is not None else None
 
 
 def process(folder: Path, role: Role) -> Finding:
     """Whether the role runs, and as this user: what this user may read says nothing about another."""
-    record = running(folder, role)
-    if record is None:
+    record = RunRecord.read(folder, role)
+    own = None if record is None else _is_own(record.pid)
+    if record is None or own is None:
         return ok("does not run")
-    try:
-        os.kill(record.pid, 0)
-    except PermissionError:
+    if not own:
         return fault(
             f"process {record.pid} runs as another user, so what is found here does not hold for it",
             f"run iop doctor as the user of process {record.pid}; if that is no {role.value}, "
             f"remove {record_path(folder, role)}",
         )
     return ok(f"runs as process {record.pid}")
+
+
+def _is_own(pid: int) -> bool | None:
+    """Whether a process is this user's; None if there is no such process."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        return False
+    return True
 
 
 def folder(path: Path) -> Finding:
