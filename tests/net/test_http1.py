@@ -598,9 +598,13 @@ class LimitTests(ServerCase):
         self.refused(400, CHUNKED[: CHUNKED.index(b"3\r\n")], b"1\r\nx\r\n" * 20_000)
 
     def test_connections(self) -> None:
-        """More connections than the limit are dropped at once, unheard; a closed one makes room."""
+        """Connections beyond the limit are dropped at once, unheard, while all are busy; a closed one makes room."""
+        self.application.on_body = nothing
+        self.connection.dataReceived(GET)
         self.connect()
+        self.connection.dataReceived(GET)
         last, last_connection = self.connect(), self.connection
+        self.connection.dataReceived(GET)
         self.assertFalse(last.disconnected)
         beyond = self.connect()
         self.assertTrue(beyond.disconnected)
@@ -609,6 +613,34 @@ class LimitTests(ServerCase):
         self.assertTrue(self.connect().disconnected)
         last_connection.connectionLost(Failure(ConnectionDone()))
         self.assertFalse(self.connect().disconnected)
+
+    def test_the_idlest_makes_room(self) -> None:
+        """P19, P32: who only connects keeps nobody out: of too many, who has been idle for longest is dropped."""
+        first, first_connection = self.transport, self.connection
+        second, third = self.connect(), self.connect()
+        first_connection.dataReceived(GET)
+        self.assertFalse(self.connect().disconnected)
+        self.assertEqual([t.disconnected for t in (first, second, third)], [False, True, False])
+        self.assertFalse(self.connect().disconnected)
+        self.assertEqual([t.disconnected for t in (first, third)], [False, True])
+
+    def test_unknown_senders_make_room(self) -> None:
+        """P19, P32: so does a head that does not end, and a body of nobody known; not one whose sender is known."""
+        self.connection.dataReceived(GET[:10])
+        self.assertFalse(any(self.connect().disconnected for _ in range(3)))
+        self.assertTrue(self.transport.disconnected)
+        for owner, dropped in ((None, True), ("ada", False)):
+            self.serve(LIMITS)
+            self.application.owner = owner
+            self.connection.dataReceived(POST[:-1])
+            self.assertFalse(any(self.connect().disconnected for _ in range(3)))
+            self.assertEqual(self.transport.disconnected, dropped)
+
+    def test_refused_clients_make_room(self) -> None:
+        """P19, P32: a connection that is closing after a refusal is in nobody's way."""
+        self.connection.dataReceived(b"GET x\r\n\r\n")
+        self.assertFalse(any(self.connect().disconnected for _ in range(3)))
+        self.assertTrue(self.transport.disconnected)
 
 
 class BodyTotalTests(ServerCase):

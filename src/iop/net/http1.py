@@ -39,6 +39,8 @@ class HttpServerFactory(ServerFactory):
         self._limits = limits or HttpLimits()
         self.body_room = BodyRoom(self._limits.body_total)
         self._connections: set[HttpConnection] = set()
+        #: Those that are busy with nothing yet or any more, longest first.
+        self._idle: dict[HttpConnection, None] = {}
         self._drained: list[Deferred[None]] = []
         self._date = b""
         self._date_second = -1
@@ -62,15 +64,36 @@ class HttpServerFactory(ServerFactory):
         return drained
 
     def opened(self, connection: HttpConnection) -> bool:
-        """``connection`` is up; answers whether it may stay: not while draining, nor when there are too many."""
-        if self.draining or len(self._connections) >= self._limits.connections:
+        """``connection`` is up; answers whether it may stay: not while draining, nor when there are too many.
+
+        Of too many, the one that has been idle for longest makes room, so that whoever only connects keeps nobody out.
+        """
+        if self.draining:
             return False
+        if len(self._connections) >= self._limits.connections:
+            if not self._idle:
+                return False
+            longest = next(iter(self._idle))
+            del self._idle[longest]
+            longest.abort()
         self._connections.add(connection)
+        self._idle[connection] = None
         return True
+
+    def busy(self, connection: HttpConnection) -> None:
+        """``connection`` carries a request that is whole, or one of somebody who is known."""
+        self._idle.pop(connection, None)
+
+    def idle(self, connection: HttpConnection) -> None:
+        """``connection`` has its answer: it waits for another request, or for its end."""
+        self._idle.pop(connection, None)
+        if connection in self._connections:
+            self._idle[connection] = None
 
     def closed(self, connection: HttpConnection) -> None:
         """``connection`` is gone."""
         self._connections.discard(connection)
+        self._idle.pop(connection, None)
         if not self._connections:
             waiting, self._drained = self._drained, []
             for drained in waiting:

@@ -151,6 +151,7 @@ class HttpConnection(Protocol):
 
     def answered(self) -> None:
         """The answer is sent: on to the next request, or to the end."""
+        self._server.idle(self)
         self._exchange = None
         self._began = None
         if self._room is not None:
@@ -230,6 +231,8 @@ class HttpConnection(Protocol):
         wanted = self._ask(exchange, self._application.headed, exchange)
         if not exchange.may_answer():
             return
+        if wanted is None or wanted.owner is not None or framing.length == 0:
+            self._server.busy(self)
         if wanted is None:
             if self._phase is _Phase.BODY:
                 self._stop_reading()
@@ -257,6 +260,7 @@ class HttpConnection(Protocol):
         if body.whole:
             self._phase = _Phase.ANSWER
             self._receiving = None
+            self._server.busy(self)
             self._ask(exchange, wanted.take, body.content)
         return body.whole
 
@@ -303,6 +307,7 @@ class HttpConnection(Protocol):
             reset can overtake the answer; so first they are read and dropped for a while.
         """
         self._closing = True
+        self._server.idle(self)
         self._stop_reading()
         self.transport.unregisterProducer()
         # also where nobody lingers: TLS ends with the client's goodbye, which has to be read
