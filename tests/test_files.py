@@ -140,6 +140,12 @@ class ReadPublicTests(FilesCase):
         link.symlink_to(self.put(b"public", 0o644))
         self.assertEqual(read_public(link, 100), b"public")
 
+    def test_writable_by_everybody(self) -> None:
+        """Whoever may write what names the trusted is trusted, so that is not everybody; a group is chosen."""
+        refused = self.assertRaises(FileRefused, read_public, self.put(b"public", 0o646), 100)
+        self.assertEqual(refused.hint, f"chmod o-w {self.path}")
+        self.assertEqual(read_public(self.put(b"public", 0o664), 100), b"public")
+
     def test_limit_and_kind_hold_here_too(self) -> None:
         self.assertRaises(FileRefused, read_public, self.put(b"x" * 101), 100)
         self.assertRaises(FileRefused, read_public, self.folder, 100)

@@ -66,12 +66,16 @@ def _require_private(path: Path, status: os.stat_result) -> None:
 
 
 def read_public(path: Path, limit: int) -> bytes:
-    """Read a file without secrets: a regular file, perhaps behind a link.
+    """Read a file without secrets: a regular file, perhaps behind a link, that not everybody may write.
+
+    What is read decides whom a role trusts, so whoever may write it is trusted.
 
     :param limit: bytes it may have at most.
     :raises FileRefused: if it is any other kind of file, or cannot be read.
     """
     with _opened(path, 0) as descriptor:
+        if os.fstat(descriptor).st_mode & stat.S_IWOTH:
+            raise FileRefused(f"{path} can be written by every user of this machine", hint=f"chmod o-w {path}")
         return bytes(_contents(path, descriptor, limit))
 
 

@@ -126,6 +126,9 @@ class FileRefusalTests(TestCase):
         for path in files:
             for spoil in NO_FILE:
                 await self.refusal(kind, path, spoil)
+        for path in files - closed:
+            refused = await self.refusal(kind, path, lambda path: path.chmod(0o666))
+            self.assertEqual(refused.hint, f"chmod o-w {path}")
         for path in closed:
             for spoil, remedy in OPEN:
                 self.assertEqual((await self.refusal(kind, path, spoil)).hint, f"{remedy} {path}")
