@@ -672,6 +672,18 @@ class ManyConnectionsTests(PeerTestCase):
         self.assertEqual([each.aborted for each in strangers], [True, False, False])
         self.assertFalse(transport.aborted)
 
+    def test_a_burst_of_strangers(self) -> None:
+        """P34: each of many that come in one turn of the event loop makes one go, also one that waits to say goodbye."""
+        self.patch(peer, "STRANGERS_LIMIT", 2)
+        self.patch(peer, "CONNECTIONS_LIMIT", 4)
+        refusing = Recorder(lambda message: succeed(EdgeHelloResponse(code="edge_denied")))
+        factory = self.factory(refusing, initiator=False)
+        refused, transport = attach(factory, EDGE)
+        refused.dataReceived(frame(1, HELLO))
+        self.assertFalse(transport.aborted)
+        ends = [transport, *(attach(factory, EDGE, handshake=False)[1] for _ in range(9))]
+        self.assertEqual([each.aborted for each in ends], [True] * 8 + [False] * 2)
+
     def test_limit_and_one_past(self) -> None:
         """P32: a listener carries so many connections, wherever they are, and drops one more before its handshake."""
         self.patch(peer, "CONNECTIONS_LIMIT", 2)

@@ -91,6 +91,11 @@ class PeerProtocol(Protocol):
         if self._application is not None:
             self._guard(self._factory.identify, self.transport)
 
+    def make_room(self) -> None:
+        """End at once, for another connection, even if last words are still on their way."""
+        self.close(TooManyConnections("too many connections wait for their hello"))
+        self.transport.abortConnection()
+
     # -- IProtocol, IHandshakeListener --------------------------------------------------------------------------------
 
     def connectionMade(self) -> None:
@@ -356,14 +361,16 @@ class PeerFactory(Factory):
     def opened(self, connection: PeerProtocol) -> bool:
         """``connection`` is up; answers whether it may stay.
 
-        Of those that nobody has accepted yet, the oldest makes room, so that whoever only connects keeps nobody out.
+        Of those that nobody has accepted yet, the oldest makes room, so that whoever only connects keeps nobody out. It
+        counts no more from now on: its end takes a turn of the event loop, in which many others may come.
         """
         if len(self._connections) >= CONNECTIONS_LIMIT:
             return False
         self._connections[connection] = None
         strangers = [each for each in self._connections if not each.accepted]
         if len(strangers) > STRANGERS_LIMIT:
-            strangers[0].close(TooManyConnections("too many connections wait for their hello"))
+            del self._connections[strangers[0]]
+            strangers[0].make_room()
         return True
 
     def reverify(self) -> None:
