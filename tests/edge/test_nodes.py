@@ -15,7 +15,9 @@ from iop.crypto.attestation import CERTIFICATE_LIMIT
 from iop.edge.nodes import NodeConnection
 from iop.errors import NoNode, UnexpectedMessage
 from iop.interfaces import IPeerApplication
+from iop.net import peer
 from iop.testing.peers import PeerPair
+from iop.units import BODY_PIECE
 from iop.wire import runtime_pb2
 from tests.edge.rig import EDGE, FakeNode, Rig, node_table, provider
 
@@ -153,6 +155,25 @@ class RegistrationTests(SynchronousTestCase):
         self.assertEqual(len(seen), 1)
         self.assertGreater(seen[0], 0)
         self.assertIsNone(first.lost_for)
+
+    def test_its_answer_is_the_last_word(self) -> None:
+        """P15: a connection that ends with the answer to readiness leaves no offers that would lead nowhere."""
+        for end in ("drained", "not reading"):
+            node, pair = self.by_hand()
+            self.ask(node, node.hello())
+            self.prove(node)
+            node.ask(runtime_pb2.NodeReadyRequest(served=["openai-main", "spare"]))
+            pair.pump()
+            if end == "drained":
+                self.rig.nodes.drain()
+            else:
+                # one piece fills the transport, and the answer is one message too many
+                pair.acceptor_transport.held = True
+                self.connections[-1].peer.notify(runtime_pb2.RunBody(data=bytes(2 * BODY_PIECE)))
+                self.patch(peer, "UNREAD_LIMIT", 0)
+            self.rig.pump()
+            self.assertIsNone(self.rig.nodes.ready("node-1"))
+            self.failureResultOf(self.rig.pool.admit(WANT, 1.0), NoNode)
 
     def test_serves_only_what_it_says(self) -> None:
         """N6: a provider that the Node refuses gets no request."""

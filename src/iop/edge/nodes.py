@@ -256,11 +256,13 @@ class NodeConnection:
         answer: Deferred[Message] = Deferred()
 
         def answered() -> None:
-            # the Node is told before it gets a run: dispatch-ready from the answer on, and not before
             if self._phase is _Phase.SAID:
-                answer.callback(runtime_pb2.NodeReadyResponse(accepted=True))
                 self._phase = _Phase.READY
-                self._nodes.pool.add(self._name, offers)
+                answer.callback(runtime_pb2.NodeReadyResponse(accepted=True))
+                # The Node is told before it gets a run: dispatch-ready from the answer on, and not before. Not at all if
+                # the answer was the connection's last word, or requests would be given to nobody again and again.
+                if self.is_ready:
+                    self._nodes.pool.add(self._name, offers)
 
         self._nodes.clock.call_later(0, answered)
         refused = [refusal.provider_id for refusal in ready.refused]
