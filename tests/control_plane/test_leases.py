@@ -9,13 +9,14 @@ from google.protobuf.message import Message
 from twisted.internet.defer import Deferred, fail
 from zope.interface import implementer
 
+from iop.control_plane.edges import LEASE_REQUEST_LIMIT
 from iop.crypto.at_rest import Place, open_secret
 from iop.crypto.attestation import AttestationVerifier
 from iop.crypto.keyring import Keyring
 from iop.crypto.lease import open_lease
 from iop.crypto.node_keys import NodeKeys
 from iop.crypto.tokens import mint
-from iop.errors import CannotOpen, StoreBusy, StoreUnavailable
+from iop.errors import CannotOpen, PeerDisconnected, StoreBusy, StoreUnavailable
 from iop.interfaces import ILeaseAuthority
 from iop.records import LEASE_REFUSALS, LeaseGrant, LeaseQuestion, LeaseRefusal, SealedSecret, TokenKind
 from iop.secret import Secret
@@ -289,6 +290,24 @@ class HostileEdgeTests(LeaseCase):
         message.ClearField("binding")
         self.failureResultOf(self.connection.ask(message))
         self.assertIsNotNone(self.connection.edge.lost_for)
+
+    def test_limit_and_one_past(self) -> None:
+        """P32, L2: what a thousand waiting lease requests of one Edge hold is bounded; a larger one ends its connection.
+
+        The one at the limit waits, because a newer projection is on its way that its Edge does not acknowledge.
+        """
+        connection, answer = self.world.greeted("edge2", PlayedEdge(acknowledges=False))
+        self.world.slot(self.ann, name="other")
+        result_of(connection.ask(control_pb2.EdgeReadyRequest(outcome=applied(answer.projection))))
+        spare = 10_000
+        size = LEASE_REQUEST_LIMIT - self.question("edge2", token_proof=bytes(spare)).ByteSize() + spare
+        waiting = connection.ask(self.question("edge2", token_proof=bytes(size)))
+        self.assertNoResult(waiting)
+        self.failureResultOf(connection.ask(self.question("edge2", token_proof=bytes(size + 1))), PeerDisconnected)
+        self.failureResultOf(waiting, PeerDisconnected)
+        # and where nothing has to wait, the limit is taken
+        refusal = self.refused(self.question(token_proof=bytes(size)))
+        self.assertEqual(refusal.code, "token_refused")
 
     def test_ids_that_are_none_end_the_connection(self) -> None:
         """L2: what an Edge says its ids are is bounded before it is written anywhere; at the limit it is."""

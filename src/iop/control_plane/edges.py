@@ -11,6 +11,7 @@ from zope.interface import implementer
 from iop.crypto.receipt import verify_receipt
 from iop.errors import (
     EdgeCutOff,
+    FrameTooLarge,
     HelloRefused,
     IdentityRefused,
     IopError,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 #: Projections on the way to one Edge, sent and not yet acknowledged, at most.
 UNACKNOWLEDGED_LIMIT = 8
+#: Bytes of a lease request at most. A connection may have 1,024 of them wait, and a whole one has less than 11 KiB.
+LEASE_REQUEST_LIMIT = 16 * 1024
 #: How long to wait for news of a session before the state is looked at again.
 LOOK_AGAIN_SECONDS = 0.1
 
@@ -270,6 +273,8 @@ class EdgeLink:
     async def _lease(self, message: control_pb2.AcquireLeaseRequest) -> Message:
         if not self._enrolled:
             raise UnexpectedMessage("a lease may be asked for only after the word on the projection")
+        if message.ByteSize() > LEASE_REQUEST_LIMIT:
+            raise FrameTooLarge(f"a lease request has more than {LEASE_REQUEST_LIMIT} bytes")
         while not self._awaited:
             # Its word on a newer projection is due. No barrier waits for this session before that is recorded, so what
             # it leased could outlast a mutation that is called complete.
