@@ -292,7 +292,7 @@ class HostileEdgeTests(LeaseCase):
         self.assertIsNotNone(self.connection.edge.lost_for)
 
     def test_limit_and_one_past(self) -> None:
-        """P32, L2: what a thousand waiting lease requests of one Edge hold is bounded; a larger one ends its connection.
+        """P32, L2: what waiting lease requests of one Edge hold is bounded; a larger one ends its connection.
 
         The one at the limit waits, because a newer projection is on its way that its Edge does not acknowledge.
         """

@@ -673,7 +673,7 @@ class ManyConnectionsTests(PeerTestCase):
         self.assertFalse(transport.aborted)
 
     def test_a_burst_of_strangers(self) -> None:
-        """P34: each of many that come in one turn of the event loop makes one go, also one that waits to say goodbye."""
+        """P34: each of many that come in one turn of the event loop makes one go, also one on its way out."""
         self.patch(peer, "STRANGERS_LIMIT", 2)
         self.patch(peer, "CONNECTIONS_LIMIT", 4)
         refusing = Recorder(lambda message: succeed(EdgeHelloResponse(code="edge_denied")))

@@ -259,8 +259,8 @@ class NodeConnection:
             if self._phase is _Phase.SAID:
                 self._phase = _Phase.READY
                 answer.callback(runtime_pb2.NodeReadyResponse(accepted=True))
-                # The Node is told before it gets a run: dispatch-ready from the answer on, and not before. Not at all if
-                # the answer was the connection's last word, or requests would be given to nobody again and again.
+                # The Node is told before it gets a run: dispatch-ready from the answer on, and not before. Not at all
+                # if the answer was the connection's last word: requests would be given to nobody, again and again.
                 if self.is_ready:
                     self._nodes.pool.add(self._name, offers)
 

@@ -15,8 +15,8 @@ def parse_strict(message_type: type[M], data: bytes) -> M:
     """Read ``data`` as one ``message_type``; anything but a plain encoding is :class:`~iop.errors.MalformedFrame`.
 
     Protobuf itself keeps unknown fields, lets the last of several values win and takes padded or cut numbers. None of
-    that survives when what was understood is written again, so comparing the bytes refuses all of it at any depth. Their
-    number alone would not do: what a cut number saves leaves room for something else.
+    that survives when what was understood is written again, so comparing the bytes refuses all of it at any depth.
+    Their number alone would not do: what a cut number saves leaves room for something else.
     """
     try:
         message = message_type.FromString(data)
