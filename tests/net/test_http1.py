@@ -23,6 +23,7 @@ from .transports import MemoryTransport
 
 LIMITS = HttpLimits(headers=2048, header_count=20, body=1000, connections=3)
 GET = b"GET /a%20b?c=d HTTP/1.1\r\nHost: edge\r\n\r\n"
+HEAD = GET.replace(b"GET", b"HEAD")
 POST = b"POST /p HTTP/1.1\r\nHost: edge\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED = (
     b"POST /c HTTP/1.1\r\nHost: edge\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -243,7 +244,7 @@ class AnswerTests(ServerCase):
 
     def test_head_and_bodiless_statuses(self) -> None:
         """HEAD gets the head that GET would get; 204 and 304 have no body and no length."""
-        head = GET.replace(b"GET", b"HEAD")
+        head = HEAD
         self.assertEqual(self.send(head), OK[:-2])
 
         def stream(exchange: IExchange) -> None:
@@ -1011,14 +1012,31 @@ class GoneTests(ServerCase):
         self.assertEqual(self.gone, [])
 
     def test_abort(self) -> None:
-        """An answer that cannot be completed is cut off so that the client notices."""
+        """P33: an answer that cannot be completed ends without its last chunk, behind everything that was written."""
         self.send(GET + GET)
         exchange = self.application.exchanges[0]
         exchange.start(200, [])
+        exchange.write(b"half")
         exchange.abort()
-        self.assertTrue(self.transport.disconnected)
+        self.assertTrue(self.transport.disconnecting)
+        self.assertFalse(self.transport.disconnected)
+        self.assertTrue(self.answer().endswith(b"\r\n\r\n4\r\nhalf\r\n"))
         self.disconnect()
         self.assertEqual(len(self.application.exchanges), 1)
+
+    def test_abort_of_what_has_no_chunks(self) -> None:
+        """Where no last chunk can be missing, a reset tells the client that the answer is not whole."""
+        for request, status in ((HEAD, 200), (GET, 204)):
+            for begun in (False, True):
+                self.serve(LIMITS)
+                self.application.on_body = nothing
+                self.send(request)
+                exchange = self.application.exchanges[-1]
+                if begun:
+                    exchange.start(status, [])
+                exchange.abort()
+                self.assertTrue(self.transport.disconnected, (status, begun))
+                self.disconnect()
 
 
 class ApplicationFailureTests(ServerCase):
@@ -1050,7 +1068,7 @@ class ApplicationFailureTests(ServerCase):
             self.assert_lingers()
 
     def test_after_the_answer_began(self) -> None:
-        """Nothing is sent into or after an answer that was begun: the connection is dropped."""
+        """Nothing is sent into or after an answer that was begun: the connection is closed."""
 
         def begin(exchange: IExchange) -> None:
             exchange.start(200, [])
@@ -1064,8 +1082,10 @@ class ApplicationFailureTests(ServerCase):
             for hook in ("on_head", "on_body"):
                 self.serve(LIMITS)
                 setattr(self.application, hook, fail)
-                self.assertEqual(self.send(GET + GET).count(b"HTTP/1.1"), 1)
-                self.assertTrue(self.transport.disconnected)
+                sent = self.send(GET + GET)
+                self.assertEqual(sent.count(b"HTTP/1.1"), 1)
+                self.assertNotIn(b"\r\n0\r\n", sent)
+                self.assertTrue(self.transport.disconnecting)
                 self.disconnect()
 
 

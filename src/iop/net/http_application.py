@@ -77,7 +77,10 @@ class IExchange(Interface):
         """End the answer."""
 
     def abort() -> None:
-        """Drop the connection, so that the client sees that its answer is not whole."""
+        """End the connection so that the client sees that its answer is not whole.
+
+        Of a body that was begun it still gets what was written, and no last chunk. Otherwise the connection is reset.
+        """
 
     def on_gone(callback: Callable[[], object]) -> None:
         """Call ``callback`` once if the exchange ends before its answer: the client went away, or was refused."""

@@ -169,6 +169,10 @@ class HttpConnection(Protocol):
         self._stop_reading()
         self.transport.abortConnection()
 
+    def cut(self) -> None:
+        """Close behind what was sent of an answer that ends unfinished. A reset would take back what is under way."""
+        self._close(linger=False)
+
     def drain(self) -> None:
         """Close now if nothing of a request is here; otherwise the answer's end closes."""
         if self._idle():
@@ -288,7 +292,10 @@ class HttpConnection(Protocol):
             self._exchange = None
             self._close(linger=True)
         else:
-            self.abort()
+            exchange.abort()
+            if not self._closing:
+                # it broke after its answer was whole
+                self.cut()
         if exchange is not None:
             exchange.end()
         if self._room is not None:

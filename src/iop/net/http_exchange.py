@@ -73,7 +73,10 @@ class Exchange:
             self._connection.answered()
 
     def abort(self) -> None:
-        if self._answer in (_Answer.FRESH, _Answer.STREAMING):
+        if self._answer is _Answer.STREAMING and not self._bodiless:
+            # the last chunk is missing, which every client notices
+            self._connection.cut()
+        elif self._answer in (_Answer.FRESH, _Answer.STREAMING):
             self._connection.abort()
 
     def on_gone(self, callback: Callable[[], object]) -> None:
