@@ -102,6 +102,25 @@ class HomeTests(SynchronousTestCase):
         with self.home.held():
             self.assertEqual(self.make(), self.make())
 
+    def test_folder_of_something_else(self) -> None:
+        """A folder with other things in it is refused; one in which a quickstart was cut off at any step is not."""
+        root = self.home.root
+        root.mkdir()
+        (root / "README.md").touch()
+        with self.assertRaises(FileRefused), self.home.held():
+            pass
+        self.assertEqual([path.name for path in root.iterdir()], ["README.md"])
+        (root / "README.md").unlink()
+        for name in ("keys", "store", "edge-state"):
+            (root / name).mkdir()
+        with self.home.held():
+            self.home.keep(Settings("d-1", {}, None))
+            self.make()
+        # once it is a quickstart's, people may leave things there
+        (root / "mine").touch()
+        with self.home.held():
+            self.home.check_whole()
+
     def test_home_that_lost_a_file(self) -> None:
         """What was made once and is gone is told by name, instead of being made anew beside what needs the old."""
         with self.home.held():

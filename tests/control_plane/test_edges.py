@@ -6,6 +6,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 from twisted.internet.defer import Deferred, fail
+from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
+from zope.interface import implementer
 
 from iop.control_plane.edges import UNACKNOWLEDGED_LIMIT
 from iop.control_plane.metrics import ControlPlaneMetrics
@@ -76,6 +78,25 @@ class EnrolmentTests(WorldCase):
         self.assertEqual(self.refused(hello("edge1")), "already_connected")
         self.assertIsNone(first.edge.lost_for)
         self.assertEqual(result_of(first.ask(self.question())).WhichOneof("result"), "lease")
+
+    def test_only_a_session_that_was_is_logged_as_gone(self) -> None:
+        """C34: a connection that says no hello, or a refused second one, takes no Edge away."""
+        events: list[str | None] = []
+
+        @implementer(ILogObserver)
+        def observe(event: LogEvent) -> None:
+            if str(event.get("log_format")).startswith("control.edge."):
+                events.append(event["log_format"])
+
+        globalLogPublisher.addObserver(observe)
+        self.addCleanup(globalLogPublisher.removeObserver, observe)
+        first, _ = self.world.enrolled()
+        silent = self.world.connect()
+        silent.pair.cut()
+        self.assertEqual(self.refused(hello("edge1")), "already_connected")
+        self.assertEqual(events, ["control.edge.connected", "control.edge.ready", "control.edge.refused"])
+        first.pair.cut()
+        self.assertEqual(events[3:], ["control.edge.disconnected"])
 
     def test_its_row_stands_before_its_projection_is_read(self) -> None:
         """E10: a barrier that runs between the two knows of this session."""

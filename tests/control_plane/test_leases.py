@@ -299,15 +299,19 @@ class HostileEdgeTests(LeaseCase):
         connection, answer = self.world.greeted("edge2", PlayedEdge(acknowledges=False))
         self.world.slot(self.ann, name="other")
         result_of(connection.ask(control_pb2.EdgeReadyRequest(outcome=applied(answer.projection))))
-        spare = 10_000
-        size = LEASE_REQUEST_LIMIT - self.question("edge2", token_proof=bytes(spare)).ByteSize() + spare
-        waiting = connection.ask(self.question("edge2", token_proof=bytes(size)))
+        waiting = connection.ask(self.sized("edge2", LEASE_REQUEST_LIMIT))
         self.assertNoResult(waiting)
-        self.failureResultOf(connection.ask(self.question("edge2", token_proof=bytes(size + 1))), PeerDisconnected)
+        self.failureResultOf(connection.ask(self.sized("edge2", LEASE_REQUEST_LIMIT + 1)), PeerDisconnected)
         self.failureResultOf(waiting, PeerDisconnected)
         # and where nothing has to wait, the limit is taken
-        refusal = self.refused(self.question(token_proof=bytes(size)))
-        self.assertEqual(refusal.code, "token_refused")
+        self.assertEqual(self.refused(self.sized("edge1", LEASE_REQUEST_LIMIT)).code, "token_refused")
+
+    def sized(self, edge: str, size: int) -> control_pb2.AcquireLeaseRequest:
+        """A question of so many bytes. One of another moment is shorter or longer: its signature is."""
+        message = self.question(edge)
+        message.token_proof = bytes(10_000)
+        message.token_proof = bytes(10_000 + size - message.ByteSize())
+        return message
 
     def test_ids_that_are_none_end_the_connection(self) -> None:
         """L2: what an Edge says its ids are is bounded before it is written anywhere; at the limit it is."""

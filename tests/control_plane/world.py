@@ -310,7 +310,9 @@ class WorldCase(SynchronousTestCase):
         }
         return Binding(**(fields | changed))
 
-    def question(self, edge: str = "edge1", binding: Binding | None = None, **changed: Any) -> Message:
+    def question(
+        self, edge: str = "edge1", binding: Binding | None = None, **changed: Any
+    ) -> control_pb2.AcquireLeaseRequest:
         """The lease request that would succeed, with ``changed`` fields."""
         token = self.world.tokens["ann", TokenKind.USE].record
         fields: dict[str, Any] = {

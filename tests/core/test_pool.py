@@ -56,6 +56,22 @@ class PoolTests(SynchronousTestCase):
         self.pool.add("n", [offer("n", target="lab")])
         self.failureResultOf(self.admit(), NoNode)
 
+    def test_why_no_node(self) -> None:
+        """Whoever is refused is told the first thing that no ready provider has."""
+        wanted = Want("ann", "openai", "lab", "gpt", parse("zone=a"), frozenset({"gone"}))
+        rows = (
+            (offer("gone", target="lab"), "no Node that is ready"),
+            (offer("n", target="other"), "no Node that is ready has the target lab"),
+            (offer("n", target="lab", profile="none"), "no Node that is ready has that target for the profile openai"),
+            (offer("n", target="lab", models=frozenset({"big"})), "no Node that is ready serves gpt"),
+            (offer("n", target="lab"), "no Node that is ready has the labels that the route's selector asks for"),
+        )
+        for offered, message in rows:
+            self.pool.add("n", [offered])
+            self.assertEqual(self.failureResultOf(self.admit(want=wanted), NoNode).value.message, message)
+        self.pool.add("n", [offer("n", target="lab", labels={"zone": "a"})])
+        self.successResultOf(self.admit(want=wanted))
+
     def test_capacity(self) -> None:
         """As many places as the capacity says, and not one more until one is released."""
         self.pool.add("n", [offer("n", capacity=2)])

@@ -50,7 +50,7 @@ class ReceiptTests(SynchronousTestCase):
         self.assertNotIn(DIGEST.hex(), repr(statement))
 
     def test_another(self) -> None:
-        """P23: one made for another Edge or deployment, or by nobody who is pinned, stops nothing but its Edge."""
+        """E8: one made for another Edge or deployment, or by nobody who is pinned, stops nothing but its Edge."""
         self.assert_refused(self.receipt, edge="edge-2")
         self.assert_refused(self.receipt, deployment_id="another")
         self.assert_refused(sign_receipt(issuer(3), DEPLOYMENT, "edge-1", 300, DIGEST))

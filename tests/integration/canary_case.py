@@ -54,6 +54,7 @@ class CanaryCase(SynchronousTestCase):
         self.running = self.start()
         self.addCleanup(self.running.kill)
         self.document = self.running.ready()
+        self.started()
         self.context = ssl.create_default_context(cafile=self.document["edge_ca"])
         self.use, self.manage = (self.read(name).decode() for name in ("use.token", "manage.token"))
         self.provider_key = self.read("provider.key")
@@ -65,6 +66,9 @@ class CanaryCase(SynchronousTestCase):
     def start(self) -> RunningQuickstart:
         """Start the deployment in :attr:`home`."""
         return RunningQuickstart(self.home)
+
+    def started(self) -> None:
+        """It serves, and nothing was read from its home yet."""
 
     def read(self, name: str) -> bytes:
         return (self.home / name).read_bytes()

@@ -12,6 +12,7 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from threading import Thread
 from typing import Final
 
@@ -143,12 +144,15 @@ class RawProviderTests(CanaryCase):
     def start(self) -> RunningQuickstart:
         self.provider = RawProvider()
         self.addCleanup(self.provider.close)
-        self.home.mkdir(mode=0o700)
-        secret = self.home / "provider.key"
-        secret.touch(0o600)
-        secret.write_text(f"sk-{os.urandom(20).hex()}")
-        upstream = ("--upstream", f"http://127.0.0.1:{self.provider.port}/v1", "--secret-file", str(secret))
+        self.secret = Path(self.mktemp()).absolute()
+        self.secret.touch(0o600)
+        self.secret.write_text(f"sk-{os.urandom(20).hex()}")
+        upstream = ("--upstream", f"http://127.0.0.1:{self.provider.port}/v1", "--secret-file", str(self.secret))
         return RunningQuickstart(self.home, *upstream, "--model", "good")
+
+    def started(self) -> None:
+        # where the search expects it
+        self.secret.rename(self.home / "provider.key")
 
     def ask(self, script: str, *, stream: bool = False) -> int:
         """Status of a chat whose words name a script."""

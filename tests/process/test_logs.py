@@ -146,11 +146,12 @@ class JsonLogTests(SynchronousTestCase):
 
     def test_failure_of_ours_shows_its_message(self) -> None:
         try:
-            raise BadConfig("the file is wrong")
+            raise BadConfig("the file is wrong", hint="correct it")
         except BadConfig:
             self.log.failure("role.refused", Failure())
         failure = self.line()["failure"]
-        self.assertEqual((failure["code"], failure["message"]), ("bad_config", "the file is wrong"))
+        told = (failure["code"], failure["message"], failure["hint"])
+        self.assertEqual(told, ("bad_config", "the file is wrong", "correct it"))
 
     def test_frames_are_bounded(self) -> None:
         def deep(levels: int) -> None:

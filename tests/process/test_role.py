@@ -284,6 +284,8 @@ class RoleProcessTests(SynchronousTestCase):
         self.assertEqual(len(self.at_exit), 1)
         self.assertEqual(self.built, [])
         self.successResultOf(self.process.stopService())
+        # it drained nothing, and nobody sent SIGTERM
+        self.assertEqual(self.events(), ["role.refused", "role.stopped"])
         self.flushLoggedErrors()
 
     def test_failed_preparation_refuses_and_drains_what_was_opened(self) -> None:

@@ -117,11 +117,13 @@ class Edges:
         """Make ``link`` the one connection of ``edge``; False if there is one already (E3)."""
         return self._links.setdefault(edge, link) is link
 
-    def release(self, edge: str, link: EdgeLink) -> None:
-        """Forget ``link``, if it is the one connection of ``edge``."""
-        if self._links.get(edge) is link:
-            del self._links[edge]
-            self.publisher.forget(edge)
+    def release(self, edge: str, link: EdgeLink) -> bool:
+        """Forget ``link``, if it is the one connection of ``edge``; answers whether it was."""
+        if self._links.get(edge) is not link:
+            return False
+        del self._links[edge]
+        self.publisher.forget(edge)
+        return True
 
     def names(self) -> list[str]:
         """The connected Edges, by name."""
@@ -183,8 +185,9 @@ class EdgeLink:
     def lost(self, reason: IopError) -> None:
         """End the session's row; whoever waits at a barrier for it counts it as cut off from now on."""
         self._ended = True
-        self._edges.release(self._edge, self)
-        self._log.info("control.edge.disconnected", edge=self._edge, reason=reason.code, detail=reason.message)
+        # one that never was an Edge's session, such as a look of `iop doctor`, takes no Edge away
+        if self._edges.release(self._edge, self):
+            self._log.info("control.edge.disconnected", edge=self._edge, reason=reason.code, detail=reason.message)
         if self._session:
             self._end_session()
 

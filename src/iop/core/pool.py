@@ -62,6 +62,20 @@ class Want:
             and self.selector.matches(offer.labels)
         )
 
+    def unmet(self, offers: Iterable[Offer]) -> str:
+        """What none of ``offers``, none of which fits, has beside what was looked at before it, for a person."""
+        left = list(offers)
+        for lacks, has in (
+            ("", lambda offer: offer.node not in self.avoid),
+            (f" has the target {self.target}", lambda offer: offer.target == self.target),
+            (f" has that target for the profile {self.profile}", lambda offer: offer.profile == self.profile),
+            (f" serves {self.model}", lambda offer: self.model in offer.models or ANY_MODEL in offer.models),
+        ):
+            left = [offer for offer in left if has(offer)]
+            if not left:
+                return lacks
+        return " has the labels that the route's selector asks for"
+
 
 class Place:
     """One unit of a provider's capacity, held until it is released."""
@@ -143,7 +157,8 @@ class Pool:
         if free := [seat for seat in seats if seat.is_free]:
             return succeed(self._take(min(free, key=lambda seat: seat.load), want.principal))
         if not seats:
-            return fail(NoNode("no Node that serves this model is ready", hint="try again"))
+            offers = [seat.offer for seats in self._seats.values() for seat in seats]
+            return fail(NoNode(f"no Node that is ready{want.unmet(offers)}", hint="try again"))
         waiter = _Waiter(want, next(self._tickets), Deferred(lambda _: self._forget(waiter)))
         ousted = [self._join(seat, waiter) for seat in seats]
         if not waiter.seats:

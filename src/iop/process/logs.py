@@ -96,7 +96,8 @@ def describe_failure(failure: Failure) -> dict[str, object]:
         "frames": [f"{'/'.join(PurePath(frame.filename).parts[-3:])}:{frame.lineno} {frame.name}" for frame in frames],
     }
     if isinstance(failure.value, IopError):
-        described |= {"code": failure.value.code, "message": _plain(failure.value.message)}
+        error = failure.value
+        described |= {"code": error.code, "message": _plain(error.message), "hint": _plain(error.hint)}
     return described
 
 

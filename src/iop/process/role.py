@@ -233,7 +233,8 @@ class RoleProcess(Service, Generic[C]):
             self._reactor.stop()
 
     async def _stop(self) -> None:
-        log.info("role.draining")
+        if self._role is not None:
+            log.info("role.draining")
         notify("STOPPING=1")
         drained: Deferred[None] = Deferred()
         self._drained = drained

@@ -40,6 +40,11 @@ def as_store_error(error: BaseException, outcome: str) -> IopError:
         return StoreBusy(f"another process holds the database; {outcome}", hint="try again")
     if primary == sqlite3.SQLITE_FULL:
         return StoreUnavailable(f"the database's disk is full; {outcome}", hint="free some space on its disk")
+    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return StoreUnavailable(
+            f"the database is damaged; {outcome}",
+            hint="stop the Control Plane and put back a copy; Edges that are ahead of it will say so",
+        )
     return StoreUnavailable(
         f"the database failed (SQLite error {code}); {outcome}", hint="look at the database's disk and permissions"
     )

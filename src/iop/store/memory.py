@@ -124,7 +124,7 @@ class _Tables:
         """The principal's slot; :class:`~iop.errors.NotFound` if it has none of that id."""
         found = self.slots.get(slot)
         if found is None or found[0].principal != principal:
-            raise NotFound("there is no such slot")
+            raise NotFound("there is no such slot", hint="a slot is named by its id: iop slot list")
         return found[0]
 
 

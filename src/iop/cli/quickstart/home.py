@@ -122,8 +122,9 @@ class Home:
         """Make the folder if need be, and hold it alone.
 
         :raises AlreadyRunning: if another quickstart runs here.
-        :raises FileRefused: if the folder cannot be made.
+        :raises FileRefused: if the folder cannot be made, or is somebody else's.
         """
+        self._check_ours()
         try:
             for folder in (self.root, self.keyring.parent, self.database.parent, self.edge_state, self.run, self.logs):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -143,6 +144,14 @@ class Home:
             os.close(descriptor)
             while self._reserved:
                 self._reserved.pop().close()
+
+    def _check_ours(self) -> None:
+        """Refuse a folder with other things in it than a quickstart makes first: its files would lie among them."""
+        first = {self.keyring.parent, self.database.parent, self.edge_state, self.run, self.logs, self.root / "lock"}
+        if self.root.is_dir() and not self._settings.exists() and set(self.root.iterdir()) - first:
+            raise FileRefused(
+                f"{self.root} holds other things than a quickstart's", hint="name a folder of its own: --home FOLDER"
+            )
 
     def settings(self) -> Settings:
         """What was decided in an earlier run, or new decisions, with ports that are free. Not yet written."""

@@ -106,7 +106,7 @@ class SqliteRoutes:
             check_selector(selector)
             states = rows(connection, "SELECT state FROM slots WHERE principal = ? AND slot = ?", principal, slot)
             if not states:
-                raise NotFound("there is no such slot")
+                raise NotFound("there is no such slot", hint="a slot is named by its id: iop slot list")
             if states == [(SlotState.REVOKED.value,)]:
                 raise FinalState("the slot is revoked", hint="create another slot")
             if expected is None:
