@@ -283,7 +283,8 @@ class EdgeLink:
             # it leased could outlast a mutation that is called complete.
             if self._ended:
                 raise PeerDisconnected("the session ended before it was ready")
-            await self._edges.change(self._edges.changes, LOOK_AGAIN_SECONDS)
+            # the record and the session's end are both told, so there is nothing to look for in between
+            await self._edges.change(self._edges.changes, self._edges.acknowledge_seconds)
         answer = await self._edges.desk.acquire(self._edge, message)
         if answer.refusal.retryable and answer.refusal.generation > self._sent:
             # L4: the newer projection goes out ahead of the refusal, on the same connection.
