@@ -40,8 +40,10 @@ CHAT: Final = "/v1/chat/completions"
 
 
 def is_whole(answer: bytes) -> bool:
-    """Whether all of an answer is there that says its length."""
+    """Whether all of an answer is there."""
     head, end, body = answer.partition(b"\r\n\r\n")
+    if b"transfer-encoding: chunked" in head.lower():
+        return body.endswith(b"0\r\n\r\n")
     length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
     return bool(end) and length is not None and len(body) >= int(length[1])
 
@@ -60,6 +62,8 @@ class CanaryCase(SynchronousTestCase):
         self.provider_key = self.read("provider.key")
         #: Everything that any listener sent to anybody.
         self.received = b""
+        #: The last of it.
+        self.last = b""
         #: Secrets that were refused.
         self.refused: dict[str, bytes] = {}
 
@@ -142,6 +146,7 @@ class CanaryCase(SynchronousTestCase):
             # dropped, which is an answer too
             pass
         self.received += answer
+        self.last = answer
         return answer
 
     def call(

@@ -14,7 +14,7 @@ from time import monotonic, sleep
 from urllib.parse import urlencode
 
 from tests.canaries import Searcher
-from tests.integration.canary_case import CHAT, CanaryCase
+from tests.integration.canary_case import CHAT, CanaryCase, is_whole
 from tests.integration.faults.sitecustomize import HOPS
 from tests.integration.quickstart import SECONDS, RunningQuickstart
 
@@ -94,7 +94,7 @@ class FaultTests(FaultCase):
                 fault.write_text(hop)
                 status = self.call("edge_url", "POST", CHAT, f"Bearer {self.use}", body)
                 # an answer that has begun ends in the middle
-                self.assertIn(status, FAILED, hop)
+                self.assertTrue(status in FAILED or not is_whole(self.last), hop)
             fault.unlink()
             self.until_ready()
             status = self.call("edge_url", "POST", CHAT, f"Bearer {self.use}", self.chat("stand-in"))
