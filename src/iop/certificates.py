@@ -6,11 +6,13 @@ certificate: that is verified before anything in it counts.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Final
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
+from cryptography.utils import CryptographyDeprecationWarning
 
 from iop.errors import FileRefused, IdentityRefused
 from iop.files import read_private, read_public
@@ -33,8 +35,12 @@ def read_certificates(path: Path) -> list[x509.Certificate]:
 
     :raises FileRefused: if it cannot be read or holds none.
     """
+    pem = read_public(path, _CERTIFICATES_LIMIT)
     try:
-        return x509.load_pem_x509_certificates(read_public(path, _CERTIFICATES_LIMIT))
+        # public bundles hold old authorities that are not as the RFC wants them; nobody here can mend those
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+            return x509.load_pem_x509_certificates(pem)
     except (ValueError, x509.InvalidVersion) as error:
         raise FileRefused(f"{path} holds no PEM certificate", hint="check that this is the file you meant") from error
 

@@ -11,13 +11,13 @@ import os
 import stat
 import tempfile
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iop.errors import AlreadyExists, FileRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 #: Mode of every file with secrets.
 PRIVATE_MODE = 0o600
@@ -159,6 +159,16 @@ def make_folder(path: Path, mode: int = 0o700) -> None:
         raise FileRefused(
             f"{path} cannot be made: {_reason(error)}", hint=f"check what `ls -ld {path.parent}` says"
         ) from error
+
+
+def straightened(path: Path) -> Path:
+    """The absolute path without ``..``, as people read it; left as it is where a link makes ``..`` lead elsewhere.
+
+    Links stay links: one that is turned to another place later is followed there.
+    """
+    absolute = path.absolute()
+    plain = Path(os.path.normpath(absolute))
+    return plain if os.path.realpath(plain) == os.path.realpath(absolute) else absolute
 
 
 @contextmanager

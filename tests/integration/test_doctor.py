@@ -27,9 +27,11 @@ from iop.cli.doctor.machine import listener
 from iop.cli.doctor.network import readiness
 from iop.cli.quickstart.home import TRUST_DOMAIN, Home
 from iop.crypto.pki import Authority
+from iop.edge.service import NO_PROJECTION
+from iop.node.service import NOT_REGISTERED
 from iop.process.listen import bound_address
 from iop.process.record import RunRecord
-from iop.process.role import IReactor
+from iop.process.role import RELOAD_REFUSED, IReactor
 from iop.testing.pki import Pki
 from iop.units import Identity, Role
 from tests.integration.quickstart import RunningQuickstart
@@ -113,11 +115,26 @@ class ReadinessTests(TestCase):
             self.assertIn("does not answer as a role does", found.message)
 
     async def test_what_a_role_says(self) -> None:
-        for page, grade in ((b'{"ready": true, "reasons": []}', Grade.OK), (b'{"ready": false}', Grade.FAULT)):
-            head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(page)
-            found = await self.look(head + page)
-            self.assertIs(found.grade, grade)
-            self.assertIn("ready", found.message)
+        """What to do fits the reason that is given, each of them if there are more."""
+        refused, unknown = f"{RELOAD_REFUSED}: x.pem is gone", "something else"
+        for reasons, hints in (
+            ([], ["its log"]),
+            ([refused], ["send the role SIGHUP again"]),
+            ([unknown, refused], ["see what else", "send the role SIGHUP again"]),
+            ([NO_PROJECTION], ["iop edge allow"]),
+            ([NOT_REGISTERED], ["node.edge.disconnected"]),
+        ):
+            page = json.dumps({"ready": False, "reasons": reasons}).encode()
+            found = await self.look(b"HTTP/1.1 503 No\r\nContent-Length: %d\r\n\r\n" % len(page) + page)
+            self.assertIs(found.grade, Grade.FAULT)
+            for said, where in [
+                *((reason, found.message) for reason in reasons),
+                *((hint, found.hint) for hint in hints),
+            ]:
+                self.assertIn(said, where)
+        page = b'{"ready": true, "reasons": []}'
+        found = await self.look(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(page) + page)
+        self.assertEqual((found.grade, found.message), (Grade.OK, "ready"))
 
 
 class DoctorTests(SynchronousTestCase):
@@ -167,6 +184,7 @@ class DoctorTests(SynchronousTestCase):
         self.assertEqual([role["role"] for role in document["roles"]], ["control-plane", "edge", "node"])
         results = {check["check"]: check for role in document["roles"] for check in role["checks"]}
         self.assertEqual(results["/readyz"]["message"], "ready")
+        self.assertEqual({check["result"] for check in document["between"]}, {"ok"})
         self.assertIn("held by this role", results["[node_wire] listen"]["message"])
         self.assertEqual(sorted(self.home.root.rglob("*")), before)
         self.running.stop()
@@ -176,6 +194,7 @@ class DoctorTests(SynchronousTestCase):
         ]
         self.assertEqual(faults, ["[control_plane] endpoint", "[edge] endpoint", "[targets.stand-in] base_url"])
         self.assertIn("nothing listens", json.dumps(document))
+        self.assertIn(f"start it: iop quickstart --home {self.home.root}", json.dumps(document))
 
     def test_what_is_wrong(self) -> None:
         """Each mistake is one fault, at its place; what cannot be known because of it says so. No secret is shown."""

@@ -145,7 +145,7 @@ class RoleProcessTests(SynchronousTestCase):
         output, told = process.communicate(timeout=SECONDS)
         self.assertEqual(process.returncode, 1)
         self.assertEqual(json.loads(output.splitlines()[0])["event"], "role.refused")
-        self.assertIn("extra: is not a known key", told)
+        self.assertIn("[extra]: is not a known table", told)
         self.assertIn("Hint: ", told)
         self.assertNotIn("Traceback", told + output)
 

@@ -102,7 +102,20 @@ class LoadTests(SynchronousTestCase):
         self.assertIn("[thing] colour: is not a known key", self.refusal(GOOD + 'colour = "red"'))
 
     def test_unknown_table(self) -> None:
-        self.assertIn("extra: is not a known key", self.refusal(GOOD + "[extra]\nx = 1"))
+        """Alone or in an array, it is told as a table; a key outside of tables is none."""
+        self.assertIn(": [extra]: is not a known table", self.refusal(GOOD + "[extra]\nx = 1"))
+        self.assertIn(": [extra]: is not a known table", self.refusal(GOOD + "[[extra]]\nx = 1"))
+        self.assertIn(": extra: is not a known key", self.refusal("extra = [1]\n" + GOOD))
+
+    def test_paths_are_straightened(self) -> None:
+        """People read them; where a link makes ``..`` lead elsewhere, they are left as they are."""
+        root = self.path.absolute().parent
+        self.assertEqual(self.read(GOOD + 'file = "a/../x.pem"').thing.file, root / "x.pem")
+        (root / "far" / "away").mkdir(parents=True)
+        (root / "link").symlink_to("far/away")
+        self.assertEqual(self.read(GOOD + 'file = "link/../x.pem"').thing.file, root / "link" / ".." / "x.pem")
+        (root / "key.pem").symlink_to("x.pem")
+        self.assertEqual(self.read(GOOD + 'file = "a/../key.pem"').thing.file, root / "key.pem")
 
     def test_missing_key(self) -> None:
         self.assertIn("[thing] count: is missing", self.refusal(GOOD.replace("count = 3\n", "")))

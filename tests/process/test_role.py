@@ -277,7 +277,7 @@ class RoleProcessTests(SynchronousTestCase):
         self.path.write_text(ROLE + "[extra]")
         self.start()
         self.assertIn("Error: ", self.terminal.getvalue())
-        self.assertIn("extra: is not a known key", self.terminal.getvalue())
+        self.assertIn("[extra]: is not a known table", self.terminal.getvalue())
         self.assertIn("Hint: ", self.terminal.getvalue())
         self.assertEqual(self.events(), ["role.refused"])
         self.assertFalse(self.memory.running)

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from iop.process.role import IReactor
 
 _API_LIMITS: Final = GuardLimits()
+#: How ``/readyz`` begins to say that nothing can be changed or leased.
+NO_STORE: Final = "the store does not answer"
 #: That it has at most: Edges, and callers of the credential HTTPS API.
 CONNECTIONS: Final = CONNECTIONS_LIMIT + _API_LIMITS.connections
 
@@ -120,7 +122,7 @@ class ControlPlane:
         if self._parts is None or not self._ports:
             return ["the Control Plane is starting"]
         trouble = self._parts.plane.watch.trouble
-        return [f"the store does not answer: {trouble}"] if trouble else []
+        return [f"{NO_STORE}: {trouble}"] if trouble else []
 
     def drain(self) -> Deferred[None]:
         """Close the listeners, let what is in flight finish, close the store, give the lock back."""

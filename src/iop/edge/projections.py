@@ -71,14 +71,21 @@ class Projections:
         except OSError as error:
             hint = f"check what `ls -ld {folder}` says"
             raise BadConfig(f"[state] directory = {folder}: {error.strerror}", hint=hint) from error
-        hint = f"if this Edge's state was damaged or moved here by mistake, remove {self._path} and start again"
+        removal = (
+            f"remove {self._path}; without it an older projection is taken, in which revoked access may still hold"
+        )
         try:
             receipt = parse_strict(control_pb2.ProjectionReceipt, read_public(self._path, _RECORD_LIMIT))
             statement = read_receipt(receipt)
         except (MalformedFrame, ReceiptRefused) as error:
-            raise BadConfig(f"{self._path} does not hold a projection receipt", hint=hint) from error
+            raise BadConfig(
+                f"{self._path} does not hold a projection receipt", hint=f"if it is damaged, {removal}"
+            ) from error
         if (statement.deployment_id, statement.edge) != (self._deployment, self._edge):
-            raise DeploymentMismatch(f"{self._path} belongs to another deployment or Edge", hint=hint)
+            raise DeploymentMismatch(
+                f"{self._path} belongs to another deployment or Edge",
+                hint=f"check [deployment] id, [edge] name and [state] directory; only if they are right, {removal}",
+            )
         self._receipt = receipt
         self._recorded = Mark(statement.generation, statement.digest)
 

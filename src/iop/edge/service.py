@@ -48,6 +48,10 @@ if TYPE_CHECKING:
     from iop.interfaces import IClock
     from iop.process.role import IReactor
 
+#: What ``/readyz`` says.
+NO_PROJECTION: Final = "the Control Plane was not reached yet, or not for too long"
+NO_CONTROL_PLANE: Final = "the Control Plane is not connected; only leases that are held still serve"
+NO_NODE: Final = "no Node is ready"
 #: That it has at most: callers, Nodes, the Control Plane.
 CONNECTIONS: Final = HttpLimits().connections + CONNECTIONS_LIMIT + 1
 
@@ -144,12 +148,12 @@ class Edge:
         try:
             self._link.projection()
         except ControlPlaneUnavailable:
-            reasons.append("the Control Plane was not reached yet, or not for too long")
+            reasons.append(NO_PROJECTION)
         else:
             if not self._link.ready:
-                reasons.append("the Control Plane is not connected; only leases that are held still serve")
+                reasons.append(NO_CONTROL_PLANE)
         if not self._nodes.ready_names:
-            reasons.append("no Node is ready")
+            reasons.append(NO_NODE)
         return reasons
 
     def drain(self) -> Deferred[None]:

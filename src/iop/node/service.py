@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from secrets import SystemRandom
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 from twisted.internet.defer import Deferred, execute
@@ -28,6 +29,9 @@ from iop.node.targets import Target, build_targets, read_trust
 from iop.process.role import IReactor, IRole
 from iop.units import Identity, Role
 from iop.wire.dialect import RUNTIME
+
+#: What ``/readyz`` says.
+NOT_REGISTERED: Final = "this Node is not registered at its Edge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,7 @@ class NodeRole:
     def not_ready(self) -> list[str]:
         """Whether the Edge may dispatch to this Node."""
         registered = self._parts is not None and self._parts.link.ready
-        return [] if registered else ["this Node is not registered at its Edge"]
+        return [] if registered else [NOT_REGISTERED]
 
     def drain(self) -> Deferred[None]:
         """Refuse new runs, let the open ones end, close the connection, destroy the keys."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from twisted.internet.interfaces import IReactorTCP
@@ -84,20 +84,30 @@ def build_targets(
     return {name: build(name, table) for name, table in tables.items()}
 
 
+def why_refused(target: str, profile: str, allowed: Mapping[str, Container[str]]) -> str | None:
+    """The code of a Node's refusal of a provider, None if it serves it (N6).
+
+    :param allowed: the profiles that the Node allows, by target.
+    """
+    if target not in allowed:
+        return "unknown_target"
+    if profile not in PROFILES:
+        return "unknown_profile"
+    return None if profile in allowed[target] else "profile_mismatch"
+
+
 def served(
     offered: Iterable[runtime_pb2.NodeProvider], targets: Mapping[str, Target]
 ) -> tuple[dict[str, Provider], dict[str, str]]:
     """Sort offered providers into those this Node serves and those it refuses, with the code of each refusal (N6)."""
+    allowed = {name: target.profiles for name, target in targets.items()}
     providers: dict[str, Provider] = {}
     refused: dict[str, str] = {}
     for offer in offered:
-        target = targets.get(offer.target)
-        if target is None:
-            refused[offer.provider_id] = "unknown_target"
-        elif offer.profile not in PROFILES:
-            refused[offer.provider_id] = "unknown_profile"
-        elif offer.profile not in target.profiles:
-            refused[offer.provider_id] = "profile_mismatch"
+        refusal = why_refused(offer.target, offer.profile, allowed)
+        if refusal is not None:
+            refused[offer.provider_id] = refusal
         else:
+            target = targets[offer.target]
             providers[offer.provider_id] = Provider(offer.provider_id, target, target.profiles[offer.profile])
     return providers, refused

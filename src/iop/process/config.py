@@ -22,7 +22,7 @@ from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.protocol import Factory
 
 from iop.errors import BadConfig, FileRefused
-from iop.files import read_public
+from iop.files import read_public, straightened
 from iop.units import Role, is_name, is_request_id, is_trust_domain
 
 #: Bytes a configuration file may have at most.
@@ -61,7 +61,7 @@ def _must(check: Callable[[str], bool], what: str) -> AfterValidator:
 
 def _resolved(path: Path, info: ValidationInfo) -> Path:
     folder = info.context["folder"] if isinstance(info.context, Mapping) else Path()
-    return Path(folder, path)
+    return straightened(Path(folder, path))
 
 
 class _Recorded:
@@ -230,7 +230,7 @@ def load(path: Path, model: type[M], role: Role | None = None) -> M:
         wrong = error.errors(include_url=False, include_context=False, include_input=False)
         places = [problem["loc"] for problem in wrong]
         problems = [
-            f"{_place(model, problem['loc'])}{_sentence(problem['type'], problem['msg'])}"
+            _told(_place(model, problem["loc"], document), problem["type"], problem["msg"])
             for problem in wrong
             if problem["type"] != "too_short" or not _inside(problem["loc"], places)
         ]
@@ -283,14 +283,14 @@ def _refusal(path: Path, problems: list[str]) -> BadConfig:
     return BadConfig(f"{path} has {len(problems)} problems:{listed}{more}", hint=hint)
 
 
-def _place(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
+def _place(model: type[BaseModel], location: tuple[int | str, ...], document: Mapping[str, object]) -> str:
     """``[table.table] key: `` of a problem; entries of an array are counted from 1, the whole file has no place."""
     if not location:
         return ""
     if len(location) == 1:
         field = model.model_fields.get(str(location[0]))
-        is_table = field is not None and isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-        return f"[{location[0]}]: " if is_table else f"{location[0]}: "
+        known = field is not None and isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+        return f"[{location[0]}]: " if known or _is_table(document.get(str(location[0]))) else f"{location[0]}: "
     table = ""
     for step in location[:-1]:
         table += f" #{step + 1}" if isinstance(step, int) else f".{step}" if table else step
@@ -298,12 +298,17 @@ def _place(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
     return f"[{table}] #{last + 1}: " if isinstance(last, int) else f"[{table}] {last}: "
 
 
-def _sentence(kind: str, message: str) -> str:
+def _is_table(value: object) -> bool:
+    """Whether a value is a table of TOML, or an array of them."""
+    return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(each, dict) for each in value))
+
+
+def _told(place: str, kind: str, message: str) -> str:
     if kind == "missing":
-        return "is missing"
+        return f"{place}is missing"
     if kind == "extra_forbidden":
-        return "is not a known key"
+        return f"{place}is not a known {'table' if place.endswith(']: ') else 'key'}"
     if kind == "too_short":
-        return "must have at least one entry"
+        return f"{place}must have at least one entry"
     text = message.removeprefix("Value error, ").replace("Input should be", "must be", 1)
-    return text[:1].lower() + text[1:]
+    return place + text[:1].lower() + text[1:]

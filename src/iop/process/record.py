@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -59,6 +61,13 @@ class RunRecord:
             case {"name": str(name), "pid": int(pid), "addresses": dict(addresses)} if pid > 0:
                 return cls(name, pid, {str(key): str(value) for key, value in addresses.items()})
         raise FileRefused(f"{path} was not written by a role", hint="remove it; a role that starts writes it anew")
+
+
+def mark_files_read(path: Path) -> None:
+    """Note in the record at ``path`` that its role has read its files again: it is as old as that reading."""
+    # who took the record away asks nothing of it
+    with suppress(FileNotFoundError):
+        os.utime(path)
 
 
 def record_path(folder: Path, role: Role) -> Path:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from twisted.application.service import IServiceCollection, Service
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -30,7 +30,7 @@ from iop.process.harden import all_descriptors, hide_memory, no_core_files
 from iop.process.listen import bound_address, listen
 from iop.process.logs import JsonLog
 from iop.process.metrics import new_registry
-from iop.process.record import RunRecord
+from iop.process.record import RunRecord, mark_files_read
 from iop.process.status import STATUS_CONNECTIONS, status_site
 from iop.process.systemd import notify
 from iop.units import Role
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 #: Seconds a role may take to finish what it began, before its process exits all the same.
 DRAIN_SECONDS = 10.0
+#: How ``/readyz`` begins to say that a reload changed nothing.
+RELOAD_REFUSED: Final = "the last reload was refused"
 #: File descriptors that the status listener leaves free: fewer than others do, so that it answers when they cannot.
 _STATUS_SPARE = SPARE_DESCRIPTORS // 2
 
@@ -226,6 +228,8 @@ class RoleProcess(Service, Generic[C]):
         else:
             log.info("role.reloaded")
             self._reload_refusal = ""
+            if self._record is not None:
+                mark_files_read(self._record)
 
     def _stop_reactor(self) -> None:
         # between this call and the drain it may be asked for again
@@ -267,7 +271,7 @@ class RoleProcess(Service, Generic[C]):
         if self._going_away() or self._role is None:
             return ["this process is going away"]
         refusal = self._reload_refusal
-        return self._role.not_ready() + ([f"the last reload was refused: {refusal}"] if refusal else [])
+        return self._role.not_ready() + ([f"{RELOAD_REFUSED}: {refusal}"] if refusal else [])
 
 
 def descriptors_wanted(connections: int) -> int:

@@ -8,27 +8,32 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from iop.cli.doctor.between import between
 from iop.cli.doctor.checks import Grade, Row, examine, from_error, ok, skipped
-from iop.cli.doctor.roles import examined
+from iop.cli.doctor.configured import Configured
+from iop.cli.doctor.roles import checks_of
 from iop.cli.reactor import run_in_reactor
 from iop.errors import BadConfig, IopError
+from iop.files import straightened
 from iop.net.clock import ReactorClock
 from iop.process.harden import no_core_files
 from iop.process.role import IReactor
 from iop.units import Role
 
+if TYPE_CHECKING:
+    from iop.interfaces import IClock
+
 #: Roles in the order in which they are started.
 _ROLES: Final = (Role.CONTROL_PLANE, Role.EDGE, Role.NODE)
 _STYLES: Final = {Grade.OK: "green", Grade.WARNING: "yellow", Grade.FAULT: "bold red", Grade.SKIPPED: "dim"}
 _GRADE_WIDTH: Final = max(len(grade.value) for grade in Grade)
-_NAME_WIDTH: Final = len("[edge_wire] certificate and key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +50,9 @@ class Report:
 
     def as_json(self) -> dict[str, object]:
         """``config``, ``role``, ``name`` and ``checks``: each with ``check``, ``result``, ``message``, ``hint``."""
-        checks = [
-            {
-                "check": row.name,
-                "result": row.finding.grade.value,
-                "message": row.finding.message,
-                "hint": row.finding.hint,
-            }
-            for row in self.rows
-        ]
         role = self.role.value if self.role else None
-        return {"config": str(self.path.absolute()), "role": role, "name": self.name, "checks": checks}
+        checks = _as_json(self.rows)
+        return {"config": str(straightened(self.path)), "role": role, "name": self.name, "checks": checks}
 
 
 @click.command(short_help="Find what is wrong with a set-up, and what to do.")
@@ -73,13 +70,15 @@ class Report:
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder with control-plane.toml, edge.toml or node.toml, as quickstart makes it.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
-def doctor(files: Sequence[Path], home: Path | None, as_json: bool) -> None:
+@click.option("--verbose", is_flag=True, help="Print what is right, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line, with every check.")
+def doctor(files: Sequence[Path], home: Path | None, verbose: bool, as_json: bool) -> None:
     """Find what is wrong with a set-up, and what to do about it, whether its roles run or not.
 
     Which role a FILE is for stands in it. Its files, keys, certificates, folders, addresses and database are looked at
     as the role does when it starts; then the peer that it dials is met with its certificate, and its targets are
-    connected to, without a byte of a request. Nothing is changed. Run it as the role's user, on the role's machine.
+    connected to, without a byte of a request. What several FILEs say of each other is compared. Nothing is changed. Run
+    it as the role's user, on the role's machine.
 
     The exit code is 0 if there is no fault, 1 if there is one; warnings are no faults.
 
@@ -94,17 +93,19 @@ def doctor(files: Sequence[Path], home: Path | None, as_json: bool) -> None:
     paths = [*files, *(_of_home(home) if home is not None else ())]
     # it reads keyring, issuer and private keys
     no_core_files()
-    console = Console(quiet=as_json, highlight=False)
-
-    async def work(reactor: IReactor) -> list[Report]:
-        return [await _examined(path, reactor, console) for path in paths]
-
-    reports = run_in_reactor(work)
-    counts = Counter(row.finding.grade for report in reports for row in report.rows)
+    reports, pairs = run_in_reactor(lambda reactor: _examined(paths, reactor))
+    counts = Counter(row.finding.grade for rows in (*(report.rows for report in reports), pairs) for row in rows)
     if as_json:
         totals = {grade.value: counts[grade] for grade in Grade}
-        click.echo(json.dumps({"counts": totals, "roles": [report.as_json() for report in reports]}))
+        roles = [report.as_json() for report in reports]
+        click.echo(json.dumps({"counts": totals, "roles": roles, "between": _as_json(pairs)}))
     else:
+        console = Console(highlight=False)
+        for report in reports:
+            of = f" ({report.role.value} {report.name})" if report.role else ""
+            _print(console, f"{report.path}{of}", report.rows, verbose)
+        if pairs:
+            _print(console, "between the files", pairs, verbose)
         console.print(_summary(counts))
     if counts[Grade.FAULT]:
         sys.exit(1)
@@ -123,41 +124,70 @@ def _of_home(home: Path) -> list[Path]:
     return found
 
 
-async def _examined(path: Path, reactor: IReactor, console: Console) -> Report:
-    def told(row: Row) -> None:
-        _print(console, row)
+async def _examined(paths: Sequence[Path], reactor: IReactor) -> tuple[list[Report], list[Row]]:
+    """What is found of each file, and between those that are good."""
+    clock = ReactorClock(reactor)
+    refused: dict[Path, Report] = {}
+    files: dict[Path, Configured] = {}
+    for path in paths:
+        try:
+            files[path] = Configured.read(path)
+        except IopError as error:
+            rows = [Row("configuration", from_error(error)), Row("everything else", skipped("configuration"))]
+            refused[path] = Report(path, None, None, rows)
+    among = [*files.values()]
+    reports = [await _report(files[path], among, reactor, clock) if path in files else refused[path] for path in paths]
+    return reports, await examine(between(among))
 
-    console.print(Text(str(path), style="bold"), soft_wrap=True)
-    try:
-        found = examined(path, reactor, ReactorClock(reactor))
-    except IopError as error:
-        rows = [Row("configuration", from_error(error)), Row("everything else", skipped("configuration"))]
-        for row in rows:
-            told(row)
-        return Report(path, None, None, rows)
-    good = Row("configuration", ok(f"of {found.role.value} {found.name}"))
-    told(good)
-    return Report(path, found.role, found.name, [good, *await examine(found.checks, told)])
+
+async def _report(one: Configured, among: Sequence[Configured], reactor: IReactor, clock: IClock) -> Report:
+    good = Row("configuration", ok(f"of {one.role.value} {one.name}"))
+    rows = [good, *await examine(checks_of(one, among, reactor, clock))]
+    return Report(one.path, one.role, one.name, rows)
 
 
-def _print(console: Console, row: Row) -> None:
-    """One line, and below it what to do; nothing is cut, and nothing that a terminal would obey is shown."""
+def _as_json(rows: Sequence[Row]) -> list[dict[str, str]]:
+    return [
+        {
+            "check": row.name,
+            "result": row.finding.grade.value,
+            "message": row.finding.message,
+            "hint": row.finding.hint,
+        }
+        for row in rows
+    ]
+
+
+def _print(console: Console, title: str, rows: Sequence[Row], verbose: bool) -> None:
+    """One line, and below it each row that is not ok, or all of them."""
+    good = sum(row.finding.grade is Grade.OK for row in rows)
+    told = f"all {good} checks ok" if good == len(rows) else f"{good} of {len(rows)} checks ok"
+    style = _STYLES[Grade.OK if good == len(rows) else Grade.WARNING]
+    console.print(Text.assemble((_plain(title), "bold"), ": ", (told, style)), soft_wrap=True)
+    shown = [row for row in rows if verbose or row.finding.grade is not Grade.OK]
+    width = max((cell_len(_plain(row.name)) for row in shown), default=0)
+    for row in shown:
+        _print_row(console, row, width)
+
+
+def _print_row(console: Console, row: Row, width: int) -> None:
+    """What was found, and below it what to do; nothing is cut, and nothing that a terminal would obey is shown."""
     finding = row.finding
     grade, style = finding.grade.value, _STYLES[finding.grade]
-    line = Text.assemble("  ", (f"{grade:<{_GRADE_WIDTH}}", style), "  ", _padded(row.name), "  ")
-    console.print(line.append(_plain(finding.message)), soft_wrap=True)
+    name = _plain(row.name)
+    # every mistake of a configuration has a line of its own
+    first, *others = finding.message.splitlines() or [""]
+    margin = " " * (_GRADE_WIDTH + width + 6)
+    line = Text.assemble("  ", (f"{grade:<{_GRADE_WIDTH}}", style), "  ", name, " " * (width - cell_len(name) + 2))
+    console.print(line.append(_plain(first)), soft_wrap=True)
+    for each in others:
+        console.print(Text(margin + _plain(each)), soft_wrap=True)
     if finding.hint:
-        margin = " " * (_GRADE_WIDTH + _NAME_WIDTH + 6)
         console.print(Text.assemble(margin, ("do: ", "bold"), _plain(finding.hint)), soft_wrap=True)
 
 
-def _padded(name: str) -> str:
-    shown = _plain(name)
-    return shown + " " * (_NAME_WIDTH - cell_len(shown))
-
-
 def _plain(text: str) -> str:
-    """Text of others on one line: the lines of a list of mistakes, too."""
+    """Text of others, on one line."""
     return "".join(character if character.isprintable() else " " for character in text)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -69,15 +69,14 @@ class Row:
     finding: Finding
 
 
-async def examine(checks: Sequence[Check], told: Callable[[Row], object] = lambda _: None) -> list[Row]:
-    """Make the checks in their order, and tell each as soon as it is made."""
+async def examine(checks: Iterable[Check]) -> list[Row]:
+    """Make the checks in their order."""
     rows: list[Row] = []
     for check in checks:
         blocked = {row.name for row in rows if row.finding.grade in (Grade.FAULT, Grade.SKIPPED)}
         first = next((need for need in check.needs if need in blocked), None)
         row = Row(check.name, await _made(check) if first is None else skipped(first))
         rows.append(row)
-        told(row)
     return rows
 
 

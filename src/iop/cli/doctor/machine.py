@@ -20,6 +20,8 @@ from iop.process.record import RunRecord, record_path
 from iop.process.role import descriptors_wanted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from iop.units import Role
 
 #: Free bytes below which a folder is worth a warning.
@@ -79,6 +81,43 @@ def folder(path: Path) -> Finding:
         return warning(f"{there} has {free // 2**20} MiB of space left", f"free some space where {there} is")
     said = f"{path} can be written" if there == path else f"{path} is not there yet and can be made"
     return ok(f"{said}, {free // 2**20:,} MiB are free")
+
+
+def files_in_force(directory: Path, role: Role, files: Sequence[Path]) -> Finding:
+    """Whether the role that runs has read its files since they were changed.
+
+    A file's status change counts, which neither a copied date nor a rename hides; a change of permissions is one, too.
+
+    :param files: that the role reads when it starts, and at SIGHUP.
+    """
+    record, read_ns = running(directory, role), _modified_ns(record_path(directory, role))
+    if record is None or read_ns is None:
+        return ok("the role does not run")
+    changed = [str(path) for path in dict.fromkeys(files) if (_changed_ns(path) or 0) > read_ns]
+    if not changed:
+        return ok("none was changed since the role read them")
+    return warning(
+        f"changed since the role read its files, and not in force: {', '.join(changed)}",
+        f"have it read them again: kill -HUP {record.pid}",
+    )
+
+
+def _modified_ns(path: Path) -> int | None:
+    status = _status(path)
+    return status.st_mtime_ns if status else None
+
+
+def _changed_ns(path: Path) -> int | None:
+    status = _status(path)
+    return status.st_ctime_ns if status else None
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """None for what is not there; that a file should be is said elsewhere."""
+    try:
+        return path.stat()
+    except OSError:
+        return None
 
 
 async def listener(reactor: object, key: str, endpoint: str, record: RunRecord | None) -> Finding:

@@ -21,8 +21,12 @@ from twisted.web.http import PotentialDataLoss
 from zope.interface import implementer
 
 from iop.cli.doctor.checks import Finding, fault, ok
+from iop.control_plane.service import NO_STORE
+from iop.edge.service import NO_CONTROL_PLANE, NO_NODE, NO_PROJECTION
 from iop.errors import IdentityRefused, IopError, MalformedInput
 from iop.net.tls import ClientConnections, peer_identity, why_lost
+from iop.node.service import NOT_REGISTERED
+from iop.process.role import RELOAD_REFUSED
 from iop.wire.strict_json import parse_json
 
 if TYPE_CHECKING:
@@ -36,19 +40,32 @@ P = TypeVar("P", bound=Protocol)
 #: Seconds that one step of a look takes at most: connecting, a handshake, a status page.
 LOOK_SECONDS: Final = 4.0
 _STATUS_LIMIT: Final = 64 * 1024
+_NO_CONTROL_PLANE_HINT: Final = (
+    "if nothing is said of [control_plane] here, `edge.control.disconnected` in its log says why: for example, that "
+    "this Edge is denied, which `iop edge allow NAME` at the Control Plane ends"
+)
+#: How reasons of a role begin, and what to do about each.
+_REASONS: Final = (
+    (RELOAD_REFUSED, "mend what the last reload found, if that is not done yet, then send the role SIGHUP again"),
+    (NO_STORE, "if nothing is said of [store] here, see `control.store.trouble` in its log"),
+    (NO_PROJECTION, _NO_CONTROL_PLANE_HINT),
+    (NO_CONTROL_PLANE, _NO_CONTROL_PLANE_HINT),
+    (NO_NODE, "run iop doctor for the Node; if it dials, `edge.node.refused` in the log of this Edge says why"),
+    (NOT_REGISTERED, "if nothing is said of [edge] here, `node.edge.disconnected` in its log says why"),
+)
 _NO_CONNECTION = (ConnectError, DNSLookupError, ConnectionClosed, TimeoutError)
 
 
-async def reach(reactor: IReactorTime, endpoint: IStreamClientEndpoint, place: str, who: str) -> Finding:
+async def reach(reactor: IReactorTime, endpoint: IStreamClientEndpoint, place: str, start: str) -> Finding:
     """Whether a TCP connection to ``place`` comes up; it is closed at once, without a byte.
 
     :param endpoint: leads there.
-    :param who: should be there, for people.
+    :param start: what starts who should be there, for people: ``start the Edge``.
     """
     try:
         protocol = await _connected(reactor, endpoint, Protocol)
     except _NO_CONNECTION as error:
-        return _unreachable(error, place, who)
+        return _unreachable(error, place, start)
     cast("ITCPTransport", protocol.transport).abortConnection()
     return ok(f"{place} takes connections")
 
@@ -64,7 +81,7 @@ async def meet(
     try:
         meeting = await _connected(reactor, wrapClientTLS(tls, endpoint), _Meeting)
     except _NO_CONNECTION as error:
-        return _unreachable(error, place, "it")
+        return _unreachable(error, place, "start it")
     try:
         refusal = await meeting.over.addTimeout(LOOK_SECONDS, reactor)
     except TimeoutError:
@@ -104,8 +121,16 @@ async def readiness(reactor: Any, address: str) -> Finding:
     if isinstance(document, dict) and document.get("ready") is True:
         return ok("ready")
     reasons = document.get("reasons") if isinstance(document, dict) else None
-    listed = "; ".join(map(str, reasons)) if isinstance(reasons, list) and reasons else "no reason is given"
-    return fault(f"not ready: {listed}", "if nothing else is at fault here, run iop doctor where the peer is")
+    if not isinstance(reasons, list) or not reasons:
+        return fault("not ready, and no reason is given", "its log says what it does")
+    said = [str(reason) for reason in reasons]
+    return fault(f"not ready: {'; '.join(said)}", "; ".join(dict.fromkeys(_what_to_do(reason) for reason in said)))
+
+
+def _what_to_do(reason: str) -> str:
+    """About a reason for which a role is not ready."""
+    known = (hint for begin, hint in _REASONS if reason.startswith(begin))
+    return next(known, "see what else is at fault here, and its log")
 
 
 async def _page(reactor: Any, url: str) -> bytes:
@@ -181,11 +206,11 @@ def _late(_: object, seconds: float) -> NoReturn:
     raise TimeoutError(seconds, "Deferred")
 
 
-def _unreachable(error: BaseException, place: str, who: str) -> Finding:
+def _unreachable(error: BaseException, place: str, start: str) -> Finding:
     if isinstance(error, DNSLookupError):
         return fault(f"the host of {place} has no address", "correct the host, or the name service of this machine")
     if isinstance(error, ConnectionRefusedError):
-        return fault(f"nothing listens at {place}", f"start {who}, or correct host and port")
+        return fault(f"nothing listens at {place}", f"{start}, or correct host and port")
     if isinstance(error, TimeoutError | ConnectTimeout):
         said = f"{place} does not answer within {LOOK_SECONDS:.0f} seconds"
         return fault(said, "correct host and port, or open the way there: a firewall that drops does that")

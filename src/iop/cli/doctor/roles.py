@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from twisted.internet.endpoints import clientFromString
 
 from iop.certificates import read_certificates
-from iop.cli.config import check_file
 from iop.cli.doctor.certificates import Mutual, Presented
 from iop.cli.doctor.checks import Check, Finding, fault, ok
-from iop.cli.doctor.machine import descriptors, folder, listener, process, running
+from iop.cli.doctor.database import denials, secrets
+from iop.cli.doctor.machine import descriptors, files_in_force, folder, listener, process, running
 from iop.cli.doctor.network import LOOK_SECONDS, meet, reach, readiness
+from iop.cli.quickstart.configs import STAND_IN_TARGET
 from iop.control_plane.config import ControlPlaneConfig
-from iop.control_plane.config import load as load_control_plane
 from iop.control_plane.service import CONNECTIONS as CONTROL_PLANE_CONNECTIONS
 from iop.control_plane.service import read_pinned
 from iop.crypto.attestation import AttestationVerifier
@@ -24,18 +23,17 @@ from iop.crypto.issuer import Issuer, PinnedIssuers
 from iop.crypto.keyring import Keyring
 from iop.crypto.node_keys import NodeKeys
 from iop.edge.config import EdgeConfig
-from iop.edge.config import load as load_edge
 from iop.edge.projections import Projections
 from iop.edge.service import CONNECTIONS as EDGE_CONNECTIONS
+from iop.files import straightened
 from iop.net.target import parse_target
 from iop.net.tls import ClientConnections, TlsFiles, mutual_client, mutual_server, web_server
 from iop.net.upstream import endpoint_of
 from iop.node.attest import Attester
 from iop.node.config import NodeConfig
-from iop.node.config import load as load_node
 from iop.node.service import connections_of
 from iop.node.targets import read_trust
-from iop.process.config import RoleConfig, dialled_address
+from iop.process.config import dialled_address
 from iop.store.lock import is_held
 from iop.store.sqlite import open_sqlite
 from iop.units import Identity, Role
@@ -43,6 +41,7 @@ from iop.units import Identity, Role
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IStreamClientEndpoint
 
+    from iop.cli.doctor.configured import Configured
     from iop.edge.config import ControlPlaneTable
     from iop.interfaces import IClock
     from iop.node.config import EdgeTable
@@ -51,34 +50,22 @@ if TYPE_CHECKING:
 _PROCESS: Final = "process"
 
 
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """A role whose configuration is good."""
+def checks_of(one: Configured, among: Sequence[Configured], reactor: IReactor, clock: IClock) -> Iterator[Check]:
+    """The checks of one role.
 
-    role: Role
-    name: str
-    checks: Sequence[Check]
-
-
-def examined(path: Path, reactor: IReactor, clock: IClock) -> Examined:
-    """Read the configuration of whatever role ``path`` is for.
-
-    :raises BadConfig: if it is none, or has mistakes.
+    :param among: all whose configurations are at hand.
     """
-    role = check_file(path)
-    if role is Role.CONTROL_PLANE:
-        control_plane = load_control_plane(path)
-        return Examined(role, control_plane.control_plane.name, [*_control_plane(control_plane, reactor, clock)])
-    if role is Role.EDGE:
-        edge = load_edge(path)
-        return Examined(role, edge.edge.name, [*_edge(edge, reactor, clock)])
-    node = load_node(path)
-    return Examined(role, node.node.name, [*_node(node, reactor, clock)])
+    config = one.config
+    if isinstance(config, ControlPlaneConfig):
+        return _control_plane(one, config, among, reactor, clock)
+    return _edge(one, config, reactor, clock) if isinstance(config, EdgeConfig) else _node(one, config, reactor, clock)
 
 
-def _control_plane(config: ControlPlaneConfig, reactor: IReactor, clock: IClock) -> Iterator[Check]:
+def _control_plane(
+    one: Configured, config: ControlPlaneConfig, among: Sequence[Configured], reactor: IReactor, clock: IClock
+) -> Iterator[Check]:
     wire, https, keys, store = config.edge_wire, config.credential_https, config.keys, config.store.path
-    domain, directory = config.deployment.trust_domain, config.run.directory
+    deployment, domain, directory = config.deployment.id, config.deployment.trust_domain, config.run.directory
     files = TlsFiles(wire.certificate, wire.key, wire.trust)
     shared = (https.certificate, https.key) == (wire.certificate, wire.key)
 
@@ -97,9 +84,9 @@ def _control_plane(config: ControlPlaneConfig, reactor: IReactor, clock: IClock)
         return ok(f"the issuer key is in {keys.pinned_issuers}")
 
     async def database() -> Finding:
-        opened = await open_sqlite(store, config.deployment.id, reactor, clock.wall_ms)
+        opened = await open_sqlite(store, deployment, reactor, clock.wall_ms)
         await opened.close()
-        return ok(f"{store} is of deployment {config.deployment.id} and has the current schema")
+        return ok(f"{store} is of deployment {deployment} and has the current schema")
 
     def lock() -> Finding:
         held, record = is_held(store), running(directory, Role.CONTROL_PLANE)
@@ -110,10 +97,8 @@ def _control_plane(config: ControlPlaneConfig, reactor: IReactor, clock: IClock)
             )
         return ok("held by this role" if held else "free")
 
-    listens = {"edge_wire": wire.listen, "credential_https": https.listen}
-    presented = Presented(
-        "[edge_wire]", wire.certificate, wire.key, use_wire, [*listens.values()] if shared else [wire.listen]
-    )
+    listeners = [wire.listen, https.listen] if shared else [wire.listen]
+    presented = Presented("[edge_wire]", wire.certificate, wire.key, use_wire, listeners)
     yield from Mutual(presented, wire.trust, Identity(domain, Role.CONTROL_PLANE, config.control_plane.name)).checks(
         clock.wall_ms
     )
@@ -122,14 +107,17 @@ def _control_plane(config: ControlPlaneConfig, reactor: IReactor, clock: IClock)
     yield Check("[keys] keyring", keyring)
     yield Check("[keys] issuer", issuer)
     yield Check("[keys] pinned_issuers", pinned, ["[keys] issuer"])
-    yield from _process(config, Role.CONTROL_PLANE, reactor, listens, CONTROL_PLANE_CONNECTIONS)
+    read_again = [wire.certificate, wire.key, wire.trust, https.certificate, https.key, keys.pinned_issuers]
+    yield from _process(one, reactor, CONTROL_PLANE_CONNECTIONS, read_again)
     yield Check("[store] folder", lambda: folder(store.parent))
     yield Check("[store] lock", lock, ["[store] folder", _PROCESS])
     yield Check("[store] path", database, ["[store] folder"])
+    yield Check("[store] secrets", lambda: secrets(store, deployment, keys.keyring), ["[store] path", "[keys] keyring"])
+    yield Check("[store] denials", lambda: denials(store, deployment, among, one.path), ["[store] path"])
     yield _readiness(directory, Role.CONTROL_PLANE, reactor)
 
 
-def _edge(config: EdgeConfig, reactor: IReactor, clock: IClock) -> Iterator[Check]:
+def _edge(one: Configured, config: EdgeConfig, reactor: IReactor, clock: IClock) -> Iterator[Check]:
     tls, api, domain, state = config.tls, config.api, config.deployment.trust_domain, config.state.directory
     files = TlsFiles(tls.certificate, tls.key, tls.trust)
     shared = (api.certificate, api.key) == (tls.certificate, tls.key)
@@ -147,22 +135,21 @@ def _edge(config: EdgeConfig, reactor: IReactor, clock: IClock) -> Iterator[Chec
         Projections(state, config.deployment.id, config.edge.name, clock, lambda _: None).load()
         return ok("this Edge's own")
 
-    listens = {"api": api.listen, "node_wire": config.node_wire.listen}
-    presented = Presented(
-        "[tls]", tls.certificate, tls.key, use_files, [*listens.values()] if shared else [config.node_wire.listen]
-    )
+    listeners = [api.listen, config.node_wire.listen] if shared else [config.node_wire.listen]
+    presented = Presented("[tls]", tls.certificate, tls.key, use_files, listeners)
     mutual = Mutual(presented, tls.trust, Identity(domain, Role.EDGE, config.edge.name))
     yield from mutual.checks(clock.wall_ms)
     if api.certificate is not None and api.key is not None and not shared:
         yield from _web("[api]", api.certificate, api.key, api.listen).checks(clock.wall_ms)
-    yield from _process(config, Role.EDGE, reactor, listens, EDGE_CONNECTIONS)
+    read_again = [tls.certificate, tls.key, tls.trust, *filter(None, (api.certificate, api.key))]
+    yield from _process(one, reactor, EDGE_CONNECTIONS, read_again)
     yield Check("[state] directory", lambda: folder(state))
     yield Check("[state] record", record, ["[state] directory"])
-    yield from _peer("[control_plane]", dialled, "the Control Plane", use_files, mutual, reactor)
+    yield from _peer(one, "[control_plane]", dialled, "the Control Plane", use_files, mutual, reactor)
     yield _readiness(config.run.directory, Role.EDGE, reactor)
 
 
-def _node(config: NodeConfig, reactor: IReactor, clock: IClock) -> Iterator[Check]:
+def _node(one: Configured, config: NodeConfig, reactor: IReactor, clock: IClock) -> Iterator[Check]:
     tls, dialled, domain = config.tls, config.edge, config.deployment.trust_domain
     files = TlsFiles(tls.certificate, tls.key, tls.trust)
     edge = Identity(domain, Role.EDGE, dialled.name)
@@ -199,10 +186,12 @@ def _node(config: NodeConfig, reactor: IReactor, clock: IClock) -> Iterator[Chec
     yield from mutual.checks(clock.wall_ms)
     yield Check("[tls] attestation", attestation, [*mutual.needs, "[tls] identity"])
     yield Check("[issuers] pinned", pinned)
-    yield from _process(config, Role.NODE, reactor, {}, connections_of(config))
-    yield from _peer("[edge]", dialled, "the Edge", use_files, mutual, reactor)
+    trusts = (table.trust for table in config.targets.values())
+    read_again = [tls.certificate, tls.key, tls.trust, config.issuers.pinned, *filter(None, trusts)]
+    yield from _process(one, reactor, connections_of(config), read_again)
+    yield from _peer(one, "[edge]", dialled, "the Edge", use_files, mutual, reactor)
     for name in config.targets:
-        yield from _target(name, config, reactor)
+        yield from _target(one, name, config, reactor)
     yield _readiness(config.run.directory, Role.NODE, reactor)
 
 
@@ -211,11 +200,13 @@ def _web(table: str, certificate: Path, key: Path, listen: str) -> Presented:
     return Presented(table, certificate, key, lambda: web_server(certificate, key), [listen])
 
 
-def _process(
-    config: RoleConfig, role: Role, reactor: IReactor, listens: Mapping[str, str], connections: int
-) -> Iterator[Check]:
-    """Its process, and what that takes of the machine; ``listens``: endpoint strings by table, without the status."""
-    directory = config.run.directory
+def _process(one: Configured, reactor: IReactor, connections: int, read_again: Sequence[Path]) -> Iterator[Check]:
+    """Its process, and what that takes of the machine.
+
+    :param connections: as many as it may have at once.
+    :param read_again: the files that it reads again at SIGHUP.
+    """
+    directory, role = one.config.run.directory, one.role
 
     def listens_at(key: str, endpoint: str) -> Check:
         return Check(f"[{key}] listen", lambda: listener(reactor, key, endpoint, running(directory, role)), [_PROCESS])
@@ -223,11 +214,13 @@ def _process(
     yield Check(_PROCESS, lambda: process(directory, role))
     yield Check("descriptors", lambda: descriptors(connections, running(directory, role)), [_PROCESS])
     yield Check("[run] directory", lambda: folder(directory))
-    for key, endpoint in {**listens, "status": config.status.listen}.items():
+    yield Check("files in force", lambda: files_in_force(directory, role, read_again), [_PROCESS])
+    for key, endpoint in one.listens.items():
         yield listens_at(key, endpoint)
 
 
 def _peer(
+    one: Configured,
     table: str,
     dialled: ControlPlaneTable | EdgeTable,
     who: str,
@@ -244,11 +237,17 @@ def _peer(
         return leads
 
     reached = f"{table} endpoint"
-    yield Check(reached, lambda: reach(reactor, endpoint(), place, who))
+    yield Check(reached, lambda: reach(reactor, endpoint(), place, _start(one, who)))
     yield Check(f"{table} name", lambda: meet(reactor, endpoint(), tls(), table, place), [reached, *mutual.needs])
 
 
-def _target(name: str, config: NodeConfig, reactor: IReactor) -> Iterator[Check]:
+def _start(one: Configured, who: str) -> str:
+    """What starts whom a role dials; a quickstart starts all of its own at once."""
+    quickstart = f"start it: iop quickstart --home {straightened(one.path.parent)}"
+    return quickstart if one.config.quickstart else f"start {who}"
+
+
+def _target(one: Configured, name: str, config: NodeConfig, reactor: IReactor) -> Iterator[Check]:
     """One place that a Node calls."""
     table, key = config.targets[name], f"[targets.{name}]"
     place = parse_target(table.base_url)
@@ -261,7 +260,10 @@ def _target(name: str, config: NodeConfig, reactor: IReactor) -> Iterator[Check]
 
         yield Check(f"{key} trust", trusted)
     where = f"{place.host}:{place.port}"
-    yield Check(f"{key} base_url", lambda: reach(reactor, endpoint_of(reactor, place, None, LOOK_SECONDS), where, "it"))
+    start = _start(one, "it") if name == STAND_IN_TARGET else "start it"
+    yield Check(
+        f"{key} base_url", lambda: reach(reactor, endpoint_of(reactor, place, None, LOOK_SECONDS), where, start)
+    )
 
 
 def _readiness(directory: Path, role: Role, reactor: IReactor) -> Check:

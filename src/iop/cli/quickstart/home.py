@@ -22,7 +22,7 @@ from iop.crypto.issuer import Issuer, write_public_set
 from iop.crypto.keyring import Keyring
 from iop.crypto.pki import Authority, PemPaths, authority_paths, leaf_paths
 from iop.errors import AlreadyRunning, FileRefused
-from iop.files import read_public, write_atomic, write_private
+from iop.files import read_public, straightened, write_atomic, write_private
 from iop.secret import Secret
 from iop.store.schema import migrate
 from iop.units import Role, new_id
@@ -88,7 +88,7 @@ class Home:
     """Paths, and the steps that fill them."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root.absolute()
+        self.root = straightened(root)
         self.pki = self.root / "pki"
         self.ca = authority_paths(self.pki).certificate
         self.keyring = self.root / "keys" / "keyring.json"
