@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import traceback
 from pathlib import Path
 
@@ -110,6 +111,15 @@ class FileTests(SynchronousTestCase):
     def test_files_without_a_certificate(self) -> None:
         for data in (b"", b"canary", b"-----BEGIN CERTIFICATE-----\ncanary\n-----END CERTIFICATE-----\n"):
             self.assertRaises(FileRefused, read_certificates, self.put(data))
+
+    def test_a_public_bundle_warns_nobody(self) -> None:
+        """An old authority in it may have a serial number that is not positive."""
+        certificate = saying()
+        serial = certificate.serial_number.to_bytes(20, "big")
+        der = certificate.public_bytes(serialization.Encoding.DER).replace(serial, b"\xff" + serial[1:], 1)
+        self.put(ssl.DER_cert_to_PEM_cert(der).encode())
+        self.assertEqual(len(read_certificates(self.path)), 1)
+        self.assertEqual(self.flushWarnings(), [])
 
     def test_own_certificate(self) -> None:
         """A process does not start under a name that its certificate does not give it."""

@@ -1,8 +1,7 @@
-"""What ``iop doctor`` says of several files together, and how it is printed."""
+"""What ``iop doctor`` says of several files together, and with what runs and is stored."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from iop.net.tls import TlsFiles
 from iop.process.record import RunRecord, mark_files_read, record_path
 from iop.store import schema
 from iop.units import Role
-from tests.cli.command import CommandCase
 from tests.configurations import DEPLOYMENT, ROLE, control_plane_toml, node_toml
 
 _FILES = TlsFiles(Path("a.pem"), Path("a.key"), Path("ca.pem"))
@@ -133,7 +131,9 @@ class BetweenTests(SynchronousTestCase):
         """N6: judged as the Node does."""
         check = "edge-1 provider lab-1"
         self.assert_wrong(Role.EDGE, 'target = "lab"', 'target = "lap"', check, "has no target lap, only lab")
-        self.assert_wrong(Role.EDGE, 'profile = "openai"', 'profile = "gemini"', check, "does not allow profile gemini")
+        self.assert_wrong(
+            Role.EDGE, 'profile = "openai"', 'profile = "anthropic"', check, "does not allow profile anthropic"
+        )
 
 
 class DatabaseTests(SynchronousTestCase):
@@ -212,12 +212,3 @@ class FilesInForceTests(SynchronousTestCase):
         """A role that reads its files again neither needs nor makes it."""
         mark_files_read(record_path(self.folder, Role.EDGE))
         self.assertFalse(record_path(self.folder, Role.EDGE).exists())
-
-
-class PrintedTests(CommandCase):
-    def test_every_mistake_of_a_configuration_has_its_line(self) -> None:
-        path = self.folder / "edge.toml"
-        path.write_text(_EDGE.replace("capacity = 1", "capacity = 0") + "[stat]\n")
-        lines = [line.strip() for line in self.iop("doctor", "--config", str(path)).out.splitlines()]
-        self.assertIn("[stat]: is not a known table", lines)
-        self.assertTrue(any(line.startswith("[nodes #1.providers #1] capacity: must be") for line in lines), lines)

@@ -251,6 +251,10 @@ class DoctorTests(SynchronousTestCase):
         with self.subTest("configuration that does not parse"):
             found = self.broken(Role.EDGE, ("[node_wire]", "[node_wires]"))
             self.assert_fault(found, "configuration", "[node_wire]")
+            printed = [sys.executable, "-m", "iop", "doctor", "--config", str(root / "broken.toml")]
+            done = run(printed, capture_output=True, text=True, check=False, timeout=_SECONDS)  # noqa: S603 - ourselves
+            # every mistake has a line of its own
+            self.assertIn("[node_wires]: is not a known table", map(str.strip, done.stdout.splitlines()))
             self.assertEqual(found["everything else"]["result"], "skipped")
         with self.subTest("certificate that ends soon"):
             path = root / "soon.toml"
