@@ -115,8 +115,9 @@ class FileTests(SynchronousTestCase):
     def test_a_public_bundle_warns_nobody(self) -> None:
         """An old authority in it may have a serial number that is not positive."""
         certificate = saying()
-        serial = certificate.serial_number.to_bytes(20, "big")
-        der = certificate.public_bytes(serialization.Encoding.DER).replace(serial, b"\xff" + serial[1:], 1)
+        number = certificate.serial_number
+        serial = number.to_bytes(number.bit_length() // 8 + 1, "big")
+        der = certificate.public_bytes(serialization.Encoding.DER).replace(serial, b"\x80" + serial[1:], 1)
         self.put(ssl.DER_cert_to_PEM_cert(der).encode())
         self.assertEqual(len(read_certificates(self.path)), 1)
         self.assertEqual(self.flushWarnings(), [])
