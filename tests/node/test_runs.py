@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from google.protobuf.message import Message
 from twisted.logger import capturedLogs
@@ -13,7 +13,7 @@ from zope.interface.verify import verifyObject
 
 from iop.core.headers import CREDENTIALS, HOP_BY_HOP, REQUEST_HEADERS
 from iop.core.profiles import PROFILES
-from iop.core.runs import FAILURE_CODES
+from iop.core.runs import FAILURE_CODES, NodeRun
 from iop.crypto.issuer import Issuer, PinnedIssuers
 from iop.crypto.lease import LeaseStatement, OpenedLease, seal_lease
 from iop.crypto.node_keys import NodeKeys
@@ -28,6 +28,7 @@ from iop.errors import (
     UpstreamTls,
 )
 from iop.net.upstream import IUpstream, IUpstreamCall, IUpstreamReceiver
+from iop.node import runs as runs_module
 from iop.node.leases import Leases
 from iop.node.metrics import NodeMetrics
 from iop.node.redact import MARK
@@ -703,6 +704,58 @@ class EndTests(NodeCase):
         self.successResultOf(idle)
         ends = [message for message in self.peer.take() if isinstance(message, runtime_pb2.RunFailed)]
         self.assertEqual([(end.run, end.code, end.started) for end in ends], [(n, "draining", True) for n in (1, 2, 3)])
+
+
+class BugTests(NodeCase):
+    """A bug that one run meets ends that run, and no other."""
+
+    def fail(self, *_: object, **__: object) -> NoReturn:
+        raise ZeroDivisionError(CANARY.decode())
+
+    def assert_broke(self, run: int, *, started: bool) -> None:
+        """It ended as ``internal``, its secret is gone, and the other run goes on."""
+        end = self.peer.take()[-1]
+        assert isinstance(end, runtime_pb2.RunFailed)
+        self.assertEqual((end.run, end.code, end.started), (run, "internal", started))
+        self.assertNotIn(CANARY.decode(), end.message)
+        self.assertEqual(self.held()[-1].strip(b"\0"), b"")
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(len(self.runs), 1)
+        self.runs.received(runtime_pb2.RunCancel(run=1))
+        self.assertEqual(len(self.runs), 0)
+
+    def test_before_the_upstream_is_called(self) -> None:
+        """P25, R6: not started, whatever it was."""
+        self.begin()
+        self.patch(runs_module, "credential_header", self.fail)
+        self.runs.received(self.request(2))
+        self.assert_broke(2, started=False)
+
+    def test_while_the_upstream_is_called(self) -> None:
+        """R6: something may have been sent, so it counts as started."""
+        self.begin()
+        self.patch(self.upstream, "call", self.fail)
+        self.runs.received(self.request(2))
+        self.assert_broke(2, started=True)
+
+    def test_with_a_message_of_the_edge(self) -> None:
+        """R10: for each kind of message."""
+        for message in (
+            runtime_pb2.RunBody(run=2, data=b"x"),
+            runtime_pb2.RunCredit(run=2, bytes=1),
+            runtime_pb2.RunCancel(run=2),
+        ):
+            self.restart()
+            self.begin()
+            call = self.begin(self.request(2, body_length=1))
+            call.receiver.head(200, [])
+            call.receiver.data(b"x")
+            self.peer.take()
+            broken = [self.patch(NodeRun, name, self.fail) for name in ("piece", "credited", "cancel")]
+            self.runs.received(message)
+            for patch in broken:
+                patch.restore()
+            self.assert_broke(2, started=True)
 
 
 class ViolationTests(NodeCase):

@@ -29,6 +29,7 @@ FAILURE_CODES: Final = frozenset(
         "upstream_redirect",
         "upstream_encoded_error",
         "draining",
+        "internal",
     }
 )
 

@@ -86,6 +86,7 @@ _RUNS: Final = {
     "upstream_encoded_error": Refusal(
         502, "upstream_encoded_error", "the provider answered with an error in an encoding that cannot be shown"
     ),
+    "internal": Refusal(502, "node_failed", "the Node that ran this request failed for a reason that it logged"),
     "node_lost": Refusal(502, "node_lost", "the connection to the Node that ran this request ended"),
     "not_allowed": Refusal(400, "unsupported_call", "this model cannot be called in this way", param="model"),
     "no_such_provider": _NOT_SERVED,

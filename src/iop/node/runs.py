@@ -9,7 +9,7 @@ buffers are zeroed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from google.protobuf.message import Message
@@ -24,6 +24,7 @@ from iop.errors import (
     BadCredential,
     CannotOpen,
     MalformedFrame,
+    ProtocolViolation,
     TooManyInFlight,
     UnexpectedMessage,
     UpstreamFailed,
@@ -53,6 +54,7 @@ FAILURE_MESSAGES: Final[Mapping[str, str]] = {
     "upstream_redirect": "the provider answered with a redirect, which is not followed",
     "upstream_encoded_error": "the provider answered with an encoded error, which is not passed on",
     "draining": "this node is going away",
+    "internal": "this node failed for a reason that it logged",
 }
 
 _OK: Final = range(200, 300)
@@ -168,6 +170,11 @@ class Run:
         if self._machine.failed() is Verdict.PASS:
             self._end(code, started)
 
+    def broke(self) -> None:
+        """End the run for a bug that it met, which is being handled."""
+        log.failure("node.run.broke", request_id=self._request_id)
+        self.give_up("internal", started=True)
+
     # the rest
 
     def _send_body(self) -> None:
@@ -232,17 +239,11 @@ class Runs:
         """
         match message:
             case runtime_pb2.RunBody():
-                run = self._of(message.run)
-                if run is not None:
-                    run.body(message.data, message.last)
+                self._pass(message.run, lambda run: run.body(message.data, message.last))
             case runtime_pb2.RunCredit():
-                run = self._of(message.run)
-                if run is not None:
-                    run.credited(message.bytes)
+                self._pass(message.run, lambda run: run.credited(message.bytes))
             case runtime_pb2.RunCancel():
-                run = self._of(message.run)
-                if run is not None:
-                    run.cancel()
+                self._pass(message.run, Run.cancel)
             case runtime_pb2.RunRequest():
                 self._requested(message)
             case _:
@@ -277,11 +278,19 @@ class Runs:
 
     # the rest
 
-    def _of(self, number: int) -> Run | None:
-        """The open run, or None for one that has ended: the Edge may not have known (R7)."""
+    def _pass(self, number: int, on: Callable[[Run], object]) -> None:
+        """Give a message to its open run; one that has ended takes none, as the Edge may not have known (R7)."""
         if not 0 < number <= self._highest:
             raise UnexpectedMessage("an Edge sent a message for a run that it never opened")
-        return self._open.get(number)
+        run = self._open.get(number)
+        if run is None:
+            return
+        try:
+            on(run)
+        except ProtocolViolation:
+            raise
+        except Exception:  # noqa: BLE001 - a bug that one run meets must not cost the others their connection
+            run.broke()
 
     def _requested(self, request: runtime_pb2.RunRequest) -> None:
         if request.run <= self._highest:
@@ -292,7 +301,15 @@ class Runs:
             raise MalformedFrame("an Edge opened a run without a request id")
         self._highest = request.run
         machine = NodeRun(request.body_length, request.window)
-        refusal = self._begin(request, machine)
+        try:
+            refusal = self._begin(request, machine)
+        except Exception:  # noqa: BLE001 - as in _pass
+            run = self._open.get(request.run)
+            if run is not None:
+                run.broke()
+                return
+            log.failure("node.run.broke", request_id=request.request_id)
+            refusal = "internal"
         if refusal is not None:
             self.metrics.runs.count(refusal)
             log.info("node.run.refused", request_id=request.request_id, code=refusal)
@@ -317,6 +334,9 @@ class Runs:
         except BadCredential:
             lease.secret.dispose()
             return "lease_refused"
+        except Exception:
+            lease.secret.dispose()
+            raise
         log.info(
             "node.run.started",
             request_id=request.request_id,
