@@ -115,6 +115,10 @@ class Pool:
         """How many requests wait."""
         return len(self._waiters)
 
+    def offers(self, node: str, provider_id: str) -> bool:
+        """Whether a provider may be given requests: its Node is ready and serves it."""
+        return any(seat.offer.provider_id == provider_id for seat in self._seats.get(node, ()))
+
     def taken(self, node: str, provider_id: str) -> int:
         """How many places of a provider are taken; 0 if its Node is not ready."""
         return sum(seat.taken for seat in self._seats.get(node, ()) if seat.offer.provider_id == provider_id)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from iop.core.projection import Projection
     from iop.edge.metrics import EdgeMetrics
     from iop.edge.projections import Projections
+    from iop.edge.status import Status
     from iop.errors import IopError
     from iop.interfaces import IClock, IPeer
 
@@ -49,6 +50,7 @@ class ControlLink:
     :param staleness_seconds: how long after the last ready connection the projection may still be used (P9).
     :param lease_call_seconds: deadline of one lease request.
     :param settled: called whenever a connection became ready.
+    :param status: what this Edge tells of itself.
     """
 
     def __init__(
@@ -60,8 +62,10 @@ class ControlLink:
         staleness_seconds: float,
         lease_call_seconds: float,
         settled: Callable[[], object],
+        status: Status,
     ) -> None:
         self.projections = projections
+        self.status = status
         self.deployment = deployment
         self._clock = clock
         self._metrics = metrics
@@ -143,11 +147,16 @@ class ControlConnection:
         Deferred.fromCoroutine(self._enrol(peer)).addErrback(partial(close_for, peer))
 
     def asked(self, message: Message) -> Deferred[Message]:
-        """Take a newer projection."""
-        if not self._accepted or not isinstance(message, control_pb2.PrincipalProjectionApplyRequest):
-            raise UnexpectedMessage("a Control Plane may not ask this now")
-        outcome = self._link.projections.offer(message.projection, message.receipt)
-        return succeed(control_pb2.PrincipalProjectionApplyResponse(outcome=outcome))
+        """Take a newer projection, or tell how things are."""
+        projections = self._link.projections
+        match message:
+            case control_pb2.PrincipalProjectionApplyRequest() if self._accepted:
+                outcome = projections.offer(message.projection, message.receipt)
+                return succeed(control_pb2.PrincipalProjectionApplyResponse(outcome=outcome))
+            case control_pb2.EdgeStatusRequest() if self._accepted:
+                generation = projections.current.generation if projections.current is not None else 0
+                return succeed(self._link.status.page(message.after, generation))
+        raise UnexpectedMessage("a Control Plane may not ask this now")
 
     def notified(self, message: Message) -> None:
         """A Control Plane has nothing to tell without asking."""

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from iop.secret import Secret
 
 _log = Logger()
-_CATEGORIES: Final = {
+#: The catalogue's words for what a provider is.
+CATEGORIES: Final = {
     "api": runtime_pb2.PROVIDER_CATEGORY_API,
     "local_inference": runtime_pb2.PROVIDER_CATEGORY_LOCAL_INFERENCE,
 }
@@ -313,7 +314,7 @@ def _config(table: NodeTable) -> runtime_pb2.NodeConfig:
         providers=[
             runtime_pb2.NodeProvider(
                 provider_id=provider.id,
-                category=_CATEGORIES[provider.category],
+                category=CATEGORIES[provider.category],
                 profile=provider.profile,
                 target=provider.target,
                 models=provider.models,

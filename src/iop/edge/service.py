@@ -20,6 +20,7 @@ from iop.edge.leases import Leases
 from iop.edge.metrics import EdgeMetrics
 from iop.edge.nodes import Nodes
 from iop.edge.projections import Projections
+from iop.edge.status import Status
 from iop.errors import ControlPlaneUnavailable
 from iop.net.dial import Dialler
 from iop.net.http1 import HttpLimits, HttpServerFactory
@@ -91,6 +92,9 @@ class Edge:
         self._dialler: Dialler | None = None
         metrics = EdgeMetrics(registry)
         self._projections = Projections(config.state.directory, deployment.id, self.name, clock, self._applied)
+        pool = Pool(clock, limits.queue_length)
+        catalogue = {node.name: node for node in config.nodes}
+        self._nodes = Nodes(self.name, deployment.trust_domain, catalogue, pool, clock, limits.run_window_bytes)
         self._link = ControlLink(
             self._projections,
             clock,
@@ -99,11 +103,9 @@ class Edge:
             staleness_seconds=limits.staleness_seconds,
             lease_call_seconds=limits.lease_call_seconds,
             settled=self._settled,
+            status=Status(self.name, config.nodes, self._nodes, pool),
         )
         self._leases = Leases(self._link.acquire, clock, metrics, deployment.id, self.name, limits.lease_cache_entries)
-        pool = Pool(clock, limits.queue_length)
-        catalogue = {node.name: node for node in config.nodes}
-        self._nodes = Nodes(self.name, deployment.trust_domain, catalogue, pool, clock, limits.run_window_bytes)
         metrics.watch(self._link, self._nodes, pool, config.nodes)
         attempts = Attempts(
             self._link,

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from iop.wire import runtime_pb2 as iop_dot_runtime__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11iop/control.proto\x12\x03iop\x1a\x11iop/runtime.proto\"\x99\x01\n\x10\x45\x64geHelloRequest\x12\x0f\n\x07\x65\x64ge_id\x18\x01 \x01(\t\x12\x18\n\x10protocol_version\x18\x02 \x01(\r\x12\x17\n\x0fheld_generation\x18\x03 \x01(\x04\x12\x13\n\x0bheld_digest\x18\x04 \x01(\x0c\x12,\n\x0cheld_receipt\x18\x05 \x01(\x0b\x32\x16.iop.ProjectionReceipt\"\xcb\x01\n\x11\x45\x64geHelloResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x15\n\rdeployment_id\x18\x04 \x01(\t\x12,\n\nprojection\x18\x05 \x01(\x0b\x32\x18.iop.PrincipalProjection\x12\'\n\x07receipt\x18\x06 \x01(\x0b\x32\x16.iop.ProjectionReceiptJ\x04\x08\x07\x10\x08R\x11lease_ttl_seconds\";\n\x10\x45\x64geReadyRequest\x12\'\n\x07outcome\x18\x01 \x01(\x0b\x32\x16.iop.ProjectionOutcome\"D\n\x11\x45\x64geReadyResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"\x83\x01\n\x13PrincipalProjection\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12#\n\x06tokens\x18\x03 \x03(\x0b\x32\x13.iop.ProjectedToken\x12#\n\x06routes\x18\x04 \x03(\x0b\x32\x13.iop.ProjectedRoute\"Y\n\x0eProjectedToken\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\x12\n\nexpires_ms\x18\x04 \x01(\x03\"\xcf\x01\n\x0eProjectedRoute\x12\r\n\x05route\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x0c\n\x04slot\x18\x03 \x01(\t\x12\x0f\n\x07profile\x18\x04 \x01(\t\x12\x0e\n\x06target\x18\x05 \x01(\t\x12\r\n\x05model\x18\x06 \x01(\t\x12\x16\n\x0eupstream_model\x18\x07 \x01(\t\x12\x10\n\x08selector\x18\x08 \x01(\t\x12\x1b\n\x13\x63redential_revision\x18\t \x01(\x04\x12\x16\n\x0eroute_revision\x18\n \x01(\x04\"|\n\x1aProjectionReceiptStatement\x12\x15\n\rissuer_key_id\x18\x01 \x01(\x0c\x12\x15\n\rdeployment_id\x18\x02 \x01(\t\x12\x0c\n\x04\x65\x64ge\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x05 \x01(\x0c\"9\n\x11ProjectionReceipt\x12\x11\n\tstatement\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\x81\x01\n\x11ProjectionOutcome\x12%\n\x06result\x18\x01 \x01(\x0e\x32\x15.iop.ProjectionResult\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\x0c\n\x04\x63ode\x18\x04 \x01(\t\x12\x13\n\x0bunconfirmed\x18\x05 \x01(\r\"x\n\x1fPrincipalProjectionApplyRequest\x12,\n\nprojection\x18\x01 \x01(\x0b\x32\x18.iop.PrincipalProjection\x12\'\n\x07receipt\x18\x02 \x01(\x0b\x32\x16.iop.ProjectionReceipt\"K\n PrincipalProjectionApplyResponse\x12\'\n\x07outcome\x18\x01 \x01(\x0b\x32\x16.iop.ProjectionOutcome\"\xbb\x01\n\x13\x41\x63quireLeaseRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x1d\n\x07\x62inding\x18\x02 \x01(\x0b\x32\x0c.iop.Binding\x12\x10\n\x08token_id\x18\x03 \x01(\t\x12\x13\n\x0btoken_proof\x18\x04 \x01(\x0c\x12\x1c\n\x14recipient_public_key\x18\x05 \x01(\x0c\x12,\n\x0b\x61ttestation\x18\x06 \x01(\x0b\x32\x17.iop.NodeKeyAttestation\"i\n\x14\x41\x63quireLeaseResponse\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x10.iop.SealedLeaseH\x00\x12$\n\x07refusal\x18\x02 \x01(\x0b\x32\x11.iop.LeaseRefusalH\x00\x42\x08\n\x06result\"T\n\x0cLeaseRefusal\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tretryable\x18\x03 \x01(\x08\x12\x12\n\ngeneration\x18\x04 \x01(\x04\"\x92\x05\n\x0f\x43ontrolEnvelope\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\x19\n\x04ping\x18\x02 \x01(\x0b\x32\t.iop.PingH\x00\x12\x19\n\x04pong\x18\x03 \x01(\x0b\x32\t.iop.PongH\x00\x12\x33\n\x12\x65\x64ge_hello_request\x18\n \x01(\x0b\x32\x15.iop.EdgeHelloRequestH\x00\x12\x35\n\x13\x65\x64ge_hello_response\x18\x0b \x01(\x0b\x32\x16.iop.EdgeHelloResponseH\x00\x12\x33\n\x12\x65\x64ge_ready_request\x18\x0c \x01(\x0b\x32\x15.iop.EdgeReadyRequestH\x00\x12\x35\n\x13\x65\x64ge_ready_response\x18\r \x01(\x0b\x32\x16.iop.EdgeReadyResponseH\x00\x12R\n\"principal_projection_apply_request\x18\x14 \x01(\x0b\x32$.iop.PrincipalProjectionApplyRequestH\x00\x12T\n#principal_projection_apply_response\x18\x15 \x01(\x0b\x32%.iop.PrincipalProjectionApplyResponseH\x00\x12\x39\n\x15\x61\x63quire_lease_request\x18\x16 \x01(\x0b\x32\x18.iop.AcquireLeaseRequestH\x00\x12;\n\x16\x61\x63quire_lease_response\x18\x17 \x01(\x0b\x32\x19.iop.AcquireLeaseResponseH\x00\x42\x06\n\x04\x62odyJ\x04\x08\x08\x10\tJ\x04\x08\t\x10\nR\x10schedule_requestR\x11schedule_response*\x8f\x01\n\x10ProjectionResult\x12!\n\x1dPROJECTION_RESULT_UNSPECIFIED\x10\x00\x12\x1d\n\x19PROJECTION_RESULT_APPLIED\x10\x01\x12\x1a\n\x16PROJECTION_RESULT_HELD\x10\x02\x12\x1d\n\x19PROJECTION_RESULT_REFUSED\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11iop/control.proto\x12\x03iop\x1a\x11iop/runtime.proto\"\x99\x01\n\x10\x45\x64geHelloRequest\x12\x0f\n\x07\x65\x64ge_id\x18\x01 \x01(\t\x12\x18\n\x10protocol_version\x18\x02 \x01(\r\x12\x17\n\x0fheld_generation\x18\x03 \x01(\x04\x12\x13\n\x0bheld_digest\x18\x04 \x01(\x0c\x12,\n\x0cheld_receipt\x18\x05 \x01(\x0b\x32\x16.iop.ProjectionReceipt\"\xcb\x01\n\x11\x45\x64geHelloResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x15\n\rdeployment_id\x18\x04 \x01(\t\x12,\n\nprojection\x18\x05 \x01(\x0b\x32\x18.iop.PrincipalProjection\x12\'\n\x07receipt\x18\x06 \x01(\x0b\x32\x16.iop.ProjectionReceiptJ\x04\x08\x07\x10\x08R\x11lease_ttl_seconds\";\n\x10\x45\x64geReadyRequest\x12\'\n\x07outcome\x18\x01 \x01(\x0b\x32\x16.iop.ProjectionOutcome\"D\n\x11\x45\x64geReadyResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"\"\n\x11\x45\x64geStatusRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\t\"m\n\x12\x45\x64geStatusResponse\x12\x0f\n\x07\x65\x64ge_id\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12$\n\x05nodes\x18\x03 \x03(\x0b\x32\x15.iop.EdgeNodeSnapshot\x12\x0c\n\x04more\x18\x04 \x01(\x08\"\x8e\x01\n\x10\x45\x64geNodeSnapshot\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x11\n\tconnected\x18\x02 \x01(\x08\x12#\n\x06\x63onfig\x18\x03 \x01(\x0b\x32\x13.iop.EdgeNodeConfig\x12\x31\n\x12provider_snapshots\x18\x04 \x03(\x0b\x32\x15.iop.ProviderSnapshot\"<\n\x0e\x45\x64geNodeConfig\x12*\n\tproviders\x18\x01 \x03(\x0b\x32\x17.iop.EdgeProviderConfig\"\x95\x01\n\x12\x45\x64geProviderConfig\x12\x13\n\x0bprovider_id\x18\x01 \x01(\t\x12\'\n\x08\x63\x61tegory\x18\x02 \x01(\x0e\x32\x15.iop.ProviderCategory\x12\x0f\n\x07profile\x18\x03 \x01(\t\x12\x0e\n\x06target\x18\x04 \x01(\t\x12\x0e\n\x06models\x18\x05 \x01(\r\x12\x10\n\x08\x63\x61pacity\x18\x06 \x01(\r\"\x83\x01\n\x13PrincipalProjection\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x12#\n\x06tokens\x18\x03 \x03(\x0b\x32\x13.iop.ProjectedToken\x12#\n\x06routes\x18\x04 \x03(\x0b\x32\x13.iop.ProjectedRoute\"Y\n\x0eProjectedToken\x12\x10\n\x08token_id\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\x12\n\nexpires_ms\x18\x04 \x01(\x03\"\xcf\x01\n\x0eProjectedRoute\x12\r\n\x05route\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x0c\n\x04slot\x18\x03 \x01(\t\x12\x0f\n\x07profile\x18\x04 \x01(\t\x12\x0e\n\x06target\x18\x05 \x01(\t\x12\r\n\x05model\x18\x06 \x01(\t\x12\x16\n\x0eupstream_model\x18\x07 \x01(\t\x12\x10\n\x08selector\x18\x08 \x01(\t\x12\x1b\n\x13\x63redential_revision\x18\t \x01(\x04\x12\x16\n\x0eroute_revision\x18\n \x01(\x04\"|\n\x1aProjectionReceiptStatement\x12\x15\n\rissuer_key_id\x18\x01 \x01(\x0c\x12\x15\n\rdeployment_id\x18\x02 \x01(\t\x12\x0c\n\x04\x65\x64ge\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x05 \x01(\x0c\"9\n\x11ProjectionReceipt\x12\x11\n\tstatement\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\x81\x01\n\x11ProjectionOutcome\x12%\n\x06result\x18\x01 \x01(\x0e\x32\x15.iop.ProjectionResult\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x03 \x01(\x0c\x12\x0c\n\x04\x63ode\x18\x04 \x01(\t\x12\x13\n\x0bunconfirmed\x18\x05 \x01(\r\"x\n\x1fPrincipalProjectionApplyRequest\x12,\n\nprojection\x18\x01 \x01(\x0b\x32\x18.iop.PrincipalProjection\x12\'\n\x07receipt\x18\x02 \x01(\x0b\x32\x16.iop.ProjectionReceipt\"K\n PrincipalProjectionApplyResponse\x12\'\n\x07outcome\x18\x01 \x01(\x0b\x32\x16.iop.ProjectionOutcome\"\xbb\x01\n\x13\x41\x63quireLeaseRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x1d\n\x07\x62inding\x18\x02 \x01(\x0b\x32\x0c.iop.Binding\x12\x10\n\x08token_id\x18\x03 \x01(\t\x12\x13\n\x0btoken_proof\x18\x04 \x01(\x0c\x12\x1c\n\x14recipient_public_key\x18\x05 \x01(\x0c\x12,\n\x0b\x61ttestation\x18\x06 \x01(\x0b\x32\x17.iop.NodeKeyAttestation\"i\n\x14\x41\x63quireLeaseResponse\x12!\n\x05lease\x18\x01 \x01(\x0b\x32\x10.iop.SealedLeaseH\x00\x12$\n\x07refusal\x18\x02 \x01(\x0b\x32\x11.iop.LeaseRefusalH\x00\x42\x08\n\x06result\"T\n\x0cLeaseRefusal\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tretryable\x18\x03 \x01(\x08\x12\x12\n\ngeneration\x18\x04 \x01(\x04\"\x82\x06\n\x0f\x43ontrolEnvelope\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\x19\n\x04ping\x18\x02 \x01(\x0b\x32\t.iop.PingH\x00\x12\x19\n\x04pong\x18\x03 \x01(\x0b\x32\t.iop.PongH\x00\x12\x33\n\x12\x65\x64ge_hello_request\x18\n \x01(\x0b\x32\x15.iop.EdgeHelloRequestH\x00\x12\x35\n\x13\x65\x64ge_hello_response\x18\x0b \x01(\x0b\x32\x16.iop.EdgeHelloResponseH\x00\x12\x33\n\x12\x65\x64ge_ready_request\x18\x0c \x01(\x0b\x32\x15.iop.EdgeReadyRequestH\x00\x12\x35\n\x13\x65\x64ge_ready_response\x18\r \x01(\x0b\x32\x16.iop.EdgeReadyResponseH\x00\x12\x35\n\x13\x65\x64ge_status_request\x18\x0e \x01(\x0b\x32\x16.iop.EdgeStatusRequestH\x00\x12\x37\n\x14\x65\x64ge_status_response\x18\x0f \x01(\x0b\x32\x17.iop.EdgeStatusResponseH\x00\x12R\n\"principal_projection_apply_request\x18\x14 \x01(\x0b\x32$.iop.PrincipalProjectionApplyRequestH\x00\x12T\n#principal_projection_apply_response\x18\x15 \x01(\x0b\x32%.iop.PrincipalProjectionApplyResponseH\x00\x12\x39\n\x15\x61\x63quire_lease_request\x18\x16 \x01(\x0b\x32\x18.iop.AcquireLeaseRequestH\x00\x12;\n\x16\x61\x63quire_lease_response\x18\x17 \x01(\x0b\x32\x19.iop.AcquireLeaseResponseH\x00\x42\x06\n\x04\x62odyJ\x04\x08\x08\x10\tJ\x04\x08\t\x10\nR\x10schedule_requestR\x11schedule_response*\x8f\x01\n\x10ProjectionResult\x12!\n\x1dPROJECTION_RESULT_UNSPECIFIED\x10\x00\x12\x1d\n\x19PROJECTION_RESULT_APPLIED\x10\x01\x12\x1a\n\x16PROJECTION_RESULT_HELD\x10\x02\x12\x1d\n\x19PROJECTION_RESULT_REFUSED\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'iop.control_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PROJECTIONRESULT']._serialized_start=2534
-  _globals['_PROJECTIONRESULT']._serialized_end=2677
+  _globals['_PROJECTIONRESULT']._serialized_start=3152
+  _globals['_PROJECTIONRESULT']._serialized_end=3295
   _globals['_EDGEHELLOREQUEST']._serialized_start=46
   _globals['_EDGEHELLOREQUEST']._serialized_end=199
   _globals['_EDGEHELLORESPONSE']._serialized_start=202
@@ -42,28 +42,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EDGEREADYREQUEST']._serialized_end=466
   _globals['_EDGEREADYRESPONSE']._serialized_start=468
   _globals['_EDGEREADYRESPONSE']._serialized_end=536
-  _globals['_PRINCIPALPROJECTION']._serialized_start=539
-  _globals['_PRINCIPALPROJECTION']._serialized_end=670
-  _globals['_PROJECTEDTOKEN']._serialized_start=672
-  _globals['_PROJECTEDTOKEN']._serialized_end=761
-  _globals['_PROJECTEDROUTE']._serialized_start=764
-  _globals['_PROJECTEDROUTE']._serialized_end=971
-  _globals['_PROJECTIONRECEIPTSTATEMENT']._serialized_start=973
-  _globals['_PROJECTIONRECEIPTSTATEMENT']._serialized_end=1097
-  _globals['_PROJECTIONRECEIPT']._serialized_start=1099
-  _globals['_PROJECTIONRECEIPT']._serialized_end=1156
-  _globals['_PROJECTIONOUTCOME']._serialized_start=1159
-  _globals['_PROJECTIONOUTCOME']._serialized_end=1288
-  _globals['_PRINCIPALPROJECTIONAPPLYREQUEST']._serialized_start=1290
-  _globals['_PRINCIPALPROJECTIONAPPLYREQUEST']._serialized_end=1410
-  _globals['_PRINCIPALPROJECTIONAPPLYRESPONSE']._serialized_start=1412
-  _globals['_PRINCIPALPROJECTIONAPPLYRESPONSE']._serialized_end=1487
-  _globals['_ACQUIRELEASEREQUEST']._serialized_start=1490
-  _globals['_ACQUIRELEASEREQUEST']._serialized_end=1677
-  _globals['_ACQUIRELEASERESPONSE']._serialized_start=1679
-  _globals['_ACQUIRELEASERESPONSE']._serialized_end=1784
-  _globals['_LEASEREFUSAL']._serialized_start=1786
-  _globals['_LEASEREFUSAL']._serialized_end=1870
-  _globals['_CONTROLENVELOPE']._serialized_start=1873
-  _globals['_CONTROLENVELOPE']._serialized_end=2531
+  _globals['_EDGESTATUSREQUEST']._serialized_start=538
+  _globals['_EDGESTATUSREQUEST']._serialized_end=572
+  _globals['_EDGESTATUSRESPONSE']._serialized_start=574
+  _globals['_EDGESTATUSRESPONSE']._serialized_end=683
+  _globals['_EDGENODESNAPSHOT']._serialized_start=686
+  _globals['_EDGENODESNAPSHOT']._serialized_end=828
+  _globals['_EDGENODECONFIG']._serialized_start=830
+  _globals['_EDGENODECONFIG']._serialized_end=890
+  _globals['_EDGEPROVIDERCONFIG']._serialized_start=893
+  _globals['_EDGEPROVIDERCONFIG']._serialized_end=1042
+  _globals['_PRINCIPALPROJECTION']._serialized_start=1045
+  _globals['_PRINCIPALPROJECTION']._serialized_end=1176
+  _globals['_PROJECTEDTOKEN']._serialized_start=1178
+  _globals['_PROJECTEDTOKEN']._serialized_end=1267
+  _globals['_PROJECTEDROUTE']._serialized_start=1270
+  _globals['_PROJECTEDROUTE']._serialized_end=1477
+  _globals['_PROJECTIONRECEIPTSTATEMENT']._serialized_start=1479
+  _globals['_PROJECTIONRECEIPTSTATEMENT']._serialized_end=1603
+  _globals['_PROJECTIONRECEIPT']._serialized_start=1605
+  _globals['_PROJECTIONRECEIPT']._serialized_end=1662
+  _globals['_PROJECTIONOUTCOME']._serialized_start=1665
+  _globals['_PROJECTIONOUTCOME']._serialized_end=1794
+  _globals['_PRINCIPALPROJECTIONAPPLYREQUEST']._serialized_start=1796
+  _globals['_PRINCIPALPROJECTIONAPPLYREQUEST']._serialized_end=1916
+  _globals['_PRINCIPALPROJECTIONAPPLYRESPONSE']._serialized_start=1918
+  _globals['_PRINCIPALPROJECTIONAPPLYRESPONSE']._serialized_end=1993
+  _globals['_ACQUIRELEASEREQUEST']._serialized_start=1996
+  _globals['_ACQUIRELEASEREQUEST']._serialized_end=2183
+  _globals['_ACQUIRELEASERESPONSE']._serialized_start=2185
+  _globals['_ACQUIRELEASERESPONSE']._serialized_end=2290
+  _globals['_LEASEREFUSAL']._serialized_start=2292
+  _globals['_LEASEREFUSAL']._serialized_end=2376
+  _globals['_CONTROLENVELOPE']._serialized_start=2379
+  _globals['_CONTROLENVELOPE']._serialized_end=3149
 # @@protoc_insertion_point(module_scope)

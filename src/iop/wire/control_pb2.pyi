@@ -65,6 +65,58 @@ class EdgeReadyResponse(_message.Message):
     message: str
     def __init__(self, accepted: _Optional[bool] = ..., code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
+class EdgeStatusRequest(_message.Message):
+    __slots__ = ("after",)
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    after: str
+    def __init__(self, after: _Optional[str] = ...) -> None: ...
+
+class EdgeStatusResponse(_message.Message):
+    __slots__ = ("edge_id", "generation", "nodes", "more")
+    EDGE_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    edge_id: str
+    generation: int
+    nodes: _containers.RepeatedCompositeFieldContainer[EdgeNodeSnapshot]
+    more: bool
+    def __init__(self, edge_id: _Optional[str] = ..., generation: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[EdgeNodeSnapshot, _Mapping[str, object]]]] = ..., more: _Optional[bool] = ...) -> None: ...
+
+class EdgeNodeSnapshot(_message.Message):
+    __slots__ = ("node_id", "connected", "config", "provider_snapshots")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    PROVIDER_SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    connected: bool
+    config: EdgeNodeConfig
+    provider_snapshots: _containers.RepeatedCompositeFieldContainer[_runtime_pb2.ProviderSnapshot]
+    def __init__(self, node_id: _Optional[str] = ..., connected: _Optional[bool] = ..., config: _Optional[_Union[EdgeNodeConfig, _Mapping[str, object]]] = ..., provider_snapshots: _Optional[_Iterable[_Union[_runtime_pb2.ProviderSnapshot, _Mapping[str, object]]]] = ...) -> None: ...
+
+class EdgeNodeConfig(_message.Message):
+    __slots__ = ("providers",)
+    PROVIDERS_FIELD_NUMBER: _ClassVar[int]
+    providers: _containers.RepeatedCompositeFieldContainer[EdgeProviderConfig]
+    def __init__(self, providers: _Optional[_Iterable[_Union[EdgeProviderConfig, _Mapping[str, object]]]] = ...) -> None: ...
+
+class EdgeProviderConfig(_message.Message):
+    __slots__ = ("provider_id", "category", "profile", "target", "models", "capacity")
+    PROVIDER_ID_FIELD_NUMBER: _ClassVar[int]
+    CATEGORY_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    provider_id: str
+    category: _runtime_pb2.ProviderCategory
+    profile: str
+    target: str
+    models: int
+    capacity: int
+    def __init__(self, provider_id: _Optional[str] = ..., category: _Optional[_Union[_runtime_pb2.ProviderCategory, str]] = ..., profile: _Optional[str] = ..., target: _Optional[str] = ..., models: _Optional[int] = ..., capacity: _Optional[int] = ...) -> None: ...
+
 class PrincipalProjection(_message.Message):
     __slots__ = ("generation", "digest", "tokens", "routes")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -200,7 +252,7 @@ class LeaseRefusal(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., retryable: _Optional[bool] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class ControlEnvelope(_message.Message):
-    __slots__ = ("correlation_id", "ping", "pong", "edge_hello_request", "edge_hello_response", "edge_ready_request", "edge_ready_response", "principal_projection_apply_request", "principal_projection_apply_response", "acquire_lease_request", "acquire_lease_response")
+    __slots__ = ("correlation_id", "ping", "pong", "edge_hello_request", "edge_hello_response", "edge_ready_request", "edge_ready_response", "edge_status_request", "edge_status_response", "principal_projection_apply_request", "principal_projection_apply_response", "acquire_lease_request", "acquire_lease_response")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
@@ -208,6 +260,8 @@ class ControlEnvelope(_message.Message):
     EDGE_HELLO_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     EDGE_READY_REQUEST_FIELD_NUMBER: _ClassVar[int]
     EDGE_READY_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    EDGE_STATUS_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    EDGE_STATUS_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_PROJECTION_APPLY_REQUEST_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_PROJECTION_APPLY_RESPONSE_FIELD_NUMBER: _ClassVar[int]
     ACQUIRE_LEASE_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -219,8 +273,10 @@ class ControlEnvelope(_message.Message):
     edge_hello_response: EdgeHelloResponse
     edge_ready_request: EdgeReadyRequest
     edge_ready_response: EdgeReadyResponse
+    edge_status_request: EdgeStatusRequest
+    edge_status_response: EdgeStatusResponse
     principal_projection_apply_request: PrincipalProjectionApplyRequest
     principal_projection_apply_response: PrincipalProjectionApplyResponse
     acquire_lease_request: AcquireLeaseRequest
     acquire_lease_response: AcquireLeaseResponse
-    def __init__(self, correlation_id: _Optional[int] = ..., ping: _Optional[_Union[_runtime_pb2.Ping, _Mapping[str, object]]] = ..., pong: _Optional[_Union[_runtime_pb2.Pong, _Mapping[str, object]]] = ..., edge_hello_request: _Optional[_Union[EdgeHelloRequest, _Mapping[str, object]]] = ..., edge_hello_response: _Optional[_Union[EdgeHelloResponse, _Mapping[str, object]]] = ..., edge_ready_request: _Optional[_Union[EdgeReadyRequest, _Mapping[str, object]]] = ..., edge_ready_response: _Optional[_Union[EdgeReadyResponse, _Mapping[str, object]]] = ..., principal_projection_apply_request: _Optional[_Union[PrincipalProjectionApplyRequest, _Mapping[str, object]]] = ..., principal_projection_apply_response: _Optional[_Union[PrincipalProjectionApplyResponse, _Mapping[str, object]]] = ..., acquire_lease_request: _Optional[_Union[AcquireLeaseRequest, _Mapping[str, object]]] = ..., acquire_lease_response: _Optional[_Union[AcquireLeaseResponse, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, correlation_id: _Optional[int] = ..., ping: _Optional[_Union[_runtime_pb2.Ping, _Mapping[str, object]]] = ..., pong: _Optional[_Union[_runtime_pb2.Pong, _Mapping[str, object]]] = ..., edge_hello_request: _Optional[_Union[EdgeHelloRequest, _Mapping[str, object]]] = ..., edge_hello_response: _Optional[_Union[EdgeHelloResponse, _Mapping[str, object]]] = ..., edge_ready_request: _Optional[_Union[EdgeReadyRequest, _Mapping[str, object]]] = ..., edge_ready_response: _Optional[_Union[EdgeReadyResponse, _Mapping[str, object]]] = ..., edge_status_request: _Optional[_Union[EdgeStatusRequest, _Mapping[str, object]]] = ..., edge_status_response: _Optional[_Union[EdgeStatusResponse, _Mapping[str, object]]] = ..., principal_projection_apply_request: _Optional[_Union[PrincipalProjectionApplyRequest, _Mapping[str, object]]] = ..., principal_projection_apply_response: _Optional[_Union[PrincipalProjectionApplyResponse, _Mapping[str, object]]] = ..., acquire_lease_request: _Optional[_Union[AcquireLeaseRequest, _Mapping[str, object]]] = ..., acquire_lease_response: _Optional[_Union[AcquireLeaseResponse, _Mapping[str, object]]] = ...) -> None: ...

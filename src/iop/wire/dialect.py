@@ -107,7 +107,10 @@ CONTROL: Final = Dialect(
         "edge_ready_request": "edge_ready_response",
         "acquire_lease_request": "acquire_lease_response",
     },
-    requests_by_acceptor={"principal_projection_apply_request": "principal_projection_apply_response"},
+    requests_by_acceptor={
+        "principal_projection_apply_request": "principal_projection_apply_response",
+        "edge_status_request": "edge_status_response",
+    },
     notes_by_initiator=frozenset({PING, PONG}),
     notes_by_acceptor=frozenset({PING, PONG}),
     hello_answer_limit=HELLO_ANSWER_LIMIT,

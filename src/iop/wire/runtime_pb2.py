@@ -24,15 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11iop/runtime.proto\x12\x03iop\"\xb1\x01\n\x07\x42inding\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\r\n\x05route\x18\x02 \x01(\t\x12\x0c\n\x04slot\x18\x03 \x01(\t\x12\x0f\n\x07profile\x18\x04 \x01(\t\x12\x0e\n\x06target\x18\x05 \x01(\t\x12\x0c\n\x04node\x18\x06 \x01(\t\x12\x1b\n\x13\x63redential_revision\x18\x07 \x01(\x04\x12\x16\n\x0eroute_revision\x18\x08 \x01(\x04\x12\x12\n\ngeneration\x18\t \x01(\x04\"\xee\x01\n\x0eLeaseStatement\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x15\n\rissuer_key_id\x18\x02 \x01(\x0c\x12\x15\n\rdeployment_id\x18\x03 \x01(\t\x12\x14\n\x0ctrust_domain\x18\x04 \x01(\t\x12\x0c\n\x04\x65\x64ge\x18\x05 \x01(\t\x12\x1d\n\x07\x62inding\x18\x06 \x01(\x0b\x32\x0c.iop.Binding\x12\x10\n\x08token_id\x18\x07 \x01(\t\x12\x15\n\rnot_before_ms\x18\x08 \x01(\x03\x12\x12\n\nexpires_ms\x18\t \x01(\x03\x12\x1c\n\x14recipient_public_key\x18\n \x01(\x0c\"@\n\x0bSealedLease\x12\x11\n\tstatement\x18\x01 \x01(\x0c\x12\x0b\n\x03\x62ox\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"l\n\x10NodeKeyStatement\x12\x14\n\x0ctrust_domain\x18\x01 \x01(\t\x12\x0c\n\x04\x65\x64ge\x18\x02 \x01(\t\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\x12\n\npublic_key\x18\x04 \x01(\x0c\x12\x12\n\nexpires_ms\x18\x05 \x01(\x03\"U\n\x12NodeKeyAttestation\x12\x19\n\x11\x63\x65rtificate_chain\x18\x01 \x03(\x0c\x12\x11\n\tstatement\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"=\n\x10NodeHelloRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x18\n\x10protocol_version\x18\x02 \x01(\r\"v\n\x11NodeHelloResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x0f\n\x07\x65\x64ge_id\x18\x04 \x01(\t\x12\x1f\n\x06\x63onfig\x18\x05 \x01(\x0b\x32\x0f.iop.NodeConfig\"2\n\nNodeConfig\x12$\n\tproviders\x18\x01 \x03(\x0b\x32\x11.iop.NodeProvider\"\x8f\x01\n\x0cNodeProvider\x12\x13\n\x0bprovider_id\x18\x01 \x01(\t\x12\'\n\x08\x63\x61tegory\x18\x02 \x01(\x0e\x32\x15.iop.ProviderCategory\x12\x0f\n\x07profile\x18\x03 \x01(\t\x12\x0e\n\x06target\x18\x04 \x01(\t\x12\x0e\n\x06models\x18\x05 \x03(\t\x12\x10\n\x08\x63\x61pacity\x18\x06 \x01(\r\"W\n\x13NodeKeyOfferRequest\x12\x12\n\npublic_key\x18\x01 \x01(\x0c\x12,\n\x0b\x61ttestation\x18\x02 \x01(\x0b\x32\x17.iop.NodeKeyAttestation\"a\n\x14NodeKeyOfferResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x18\n\x10sealed_challenge\x18\x04 \x01(\x0c\"9\n\x13NodeKeyProofRequest\x12\x12\n\npublic_key\x18\x01 \x01(\x0c\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\x0c\"G\n\x14NodeKeyProofResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"M\n\x10NodeReadyRequest\x12\x0e\n\x06served\x18\x01 \x03(\t\x12)\n\x07refused\x18\x02 \x03(\x0b\x32\x18.iop.NodeProviderRefusal\"8\n\x13NodeProviderRefusal\x12\x13\n\x0bprovider_id\x18\x01 \x01(\t\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\"D\n\x11NodeReadyResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"*\n\x0bHeaderField\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\xfa\x01\n\nRunRequest\x12\x0b\n\x03run\x18\x01 \x01(\x04\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x1f\n\x05lease\x18\x03 \x01(\x0b\x32\x10.iop.SealedLease\x12\x1d\n\x07\x62inding\x18\x04 \x01(\x0b\x32\x0c.iop.Binding\x12\x10\n\x08token_id\x18\x05 \x01(\t\x12\x13\n\x0bprovider_id\x18\x06 \x01(\t\x12\x0e\n\x06method\x18\x07 \x01(\t\x12\x0c\n\x04path\x18\x08 \x01(\t\x12!\n\x07headers\x18\t \x03(\x0b\x32\x10.iop.HeaderField\x12\x13\n\x0b\x62ody_length\x18\n \x01(\x04\x12\x0e\n\x06window\x18\x0b \x01(\r\"2\n\x07RunBody\x12\x0b\n\x03run\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\"I\n\x07RunHead\x12\x0b\n\x03run\x18\x01 \x01(\x04\x12\x0e\n\x06status\x18\x02 \x01(\r\x12!\n\x07headers\x18\x03 \x03(\x0b\x32\x10.iop.HeaderField\"\'\n\tRunCredit\x12\x0b\n\x03run\x18\x01 \x01(\x04\x12\r\n\x05\x62ytes\x18\x02 \x01(\r\"\x18\n\tRunCancel\x12\x0b\n\x03run\x18\x01 \x01(\x04\"H\n\tRunFailed\x12\x0b\n\x03run\x18\x01 \x01(\x04\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x0f\n\x07started\x18\x04 \x01(\x08\"\x15\n\x04Ping\x12\r\n\x05nonce\x18\x01 \x01(\x04\"\x15\n\x04Pong\x12\r\n\x05nonce\x18\x01 \x01(\x04\"\x91\x06\n\x0fRuntimeEnvelope\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\x19\n\x04ping\x18\x02 \x01(\x0b\x32\t.iop.PingH\x00\x12\x19\n\x04pong\x18\x03 \x01(\x0b\x32\t.iop.PongH\x00\x12\x33\n\x12node_hello_request\x18\n \x01(\x0b\x32\x15.iop.NodeHelloRequestH\x00\x12\x35\n\x13node_hello_response\x18\x0b \x01(\x0b\x32\x16.iop.NodeHelloResponseH\x00\x12:\n\x16node_key_offer_request\x18\x0c \x01(\x0b\x32\x18.iop.NodeKeyOfferRequestH\x00\x12<\n\x17node_key_offer_response\x18\r \x01(\x0b\x32\x19.iop.NodeKeyOfferResponseH\x00\x12:\n\x16node_key_proof_request\x18\x0e \x01(\x0b\x32\x18.iop.NodeKeyProofRequestH\x00\x12<\n\x17node_key_proof_response\x18\x0f \x01(\x0b\x32\x19.iop.NodeKeyProofResponseH\x00\x12\x33\n\x12node_ready_request\x18\x10 \x01(\x0b\x32\x15.iop.NodeReadyRequestH\x00\x12\x35\n\x13node_ready_response\x18\x11 \x01(\x0b\x32\x16.iop.NodeReadyResponseH\x00\x12&\n\x0brun_request\x18\x1e \x01(\x0b\x32\x0f.iop.RunRequestH\x00\x12 \n\x08run_body\x18\x1f \x01(\x0b\x32\x0c.iop.RunBodyH\x00\x12 \n\x08run_head\x18  \x01(\x0b\x32\x0c.iop.RunHeadH\x00\x12$\n\nrun_credit\x18! \x01(\x0b\x32\x0e.iop.RunCreditH\x00\x12$\n\nrun_cancel\x18\" \x01(\x0b\x32\x0e.iop.RunCancelH\x00\x12$\n\nrun_failed\x18# \x01(\x0b\x32\x0e.iop.RunFailedH\x00\x42\x06\n\x04\x62ody*\x92\x01\n\x10ProviderCategory\x12!\n\x1dPROVIDER_CATEGORY_UNSPECIFIED\x10\x00\x12\x19\n\x15PROVIDER_CATEGORY_CLI\x10\x01\x12\x19\n\x15PROVIDER_CATEGORY_API\x10\x02\x12%\n!PROVIDER_CATEGORY_LOCAL_INFERENCE\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11iop/runtime.proto\x12\x03iop\"\xb1\x01\n\x07\x42inding\x12\x11\n\tprincipal\x18\x01 \x01(\t\x12\r\n\x05route\x18\x02 \x01(\t\x12\x0c\n\x04slot\x18\x03 \x01(\t\x12\x0f\n\x07profile\x18\x04 \x01(\t\x12\x0e\n\x06target\x18\x05 \x01(\t\x12\x0c\n\x04node\x18\x06 \x01(\t\x12\x1b\n\x13\x63redential_revision\x18\x07 \x01(\x04\x12\x16\n\x0eroute_revision\x18\x08 \x01(\x04\x12\x12\n\ngeneration\x18\t \x01(\x04\"\xee\x01\n\x0eLeaseStatement\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x15\n\rissuer_key_id\x18\x02 \x01(\x0c\x12\x15\n\rdeployment_id\x18\x03 \x01(\t\x12\x14\n\x0ctrust_domain\x18\x04 \x01(\t\x12\x0c\n\x04\x65\x64ge\x18\x05 \x01(\t\x12\x1d\n\x07\x62inding\x18\x06 \x01(\x0b\x32\x0c.iop.Binding\x12\x10\n\x08token_id\x18\x07 \x01(\t\x12\x15\n\rnot_before_ms\x18\x08 \x01(\x03\x12\x12\n\nexpires_ms\x18\t \x01(\x03\x12\x1c\n\x14recipient_public_key\x18\n \x01(\x0c\"@\n\x0bSealedLease\x12\x11\n\tstatement\x18\x01 \x01(\x0c\x12\x0b\n\x03\x62ox\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"l\n\x10NodeKeyStatement\x12\x14\n\x0ctrust_domain\x18\x01 \x01(\t\x12\x0c\n\x04\x65\x64ge\x18\x02 \x01(\t\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\x12\n\npublic_key\x18\x04 \x01(\x0c\x12\x12\n\nexpires_ms\x18\x05 \x01(\x03\"U\n\x12NodeKeyAttestation\x12\x19\n\x11\x63\x65rtificate_chain\x18\x01 \x03(\x0c\x12\x11\n\tstatement\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\"\xcf\x01\n\x10ProviderSnapshot\x12\x13\n\x0bprovider_id\x18\x01 \x01(\t\x12\'\n\x08\x63\x61tegory\x18\x02 \x01(\x0e\x32\x15.iop.ProviderCategory\x12#\n\x06status\x18\x03 \x01(\x0e\x32\x13.iop.ProviderStatus\x12#\n\x06health\x18\x04 \x01(\x0e\x32\x13.iop.ProviderHealth\x12\x10\n\x08\x63\x61pacity\x18\x05 \x01(\r\x12\x11\n\tin_flight\x18\x06 \x01(\r\x12\x0e\n\x06queued\x18\x07 \x01(\r\"=\n\x10NodeHelloRequest\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x18\n\x10protocol_version\x18\x02 \x01(\r\"v\n\x11NodeHelloResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x0f\n\x07\x65\x64ge_id\x18\x04 \x01(\t\x12\x1f\n\x06\x63onfig\x18\x05 \x01(\x0b\x32\x0f.iop.NodeConfig\"2\n\nNodeConfig\x12$\n\tproviders\x18\x01 \x03(\x0b\x32\x11.iop.NodeProvider\"\x8f\x01\n\x0cNodeProvider\x12\x13\n\x0bprovider_id\x18\x01 \x01(\t\x12\'\n\x08\x63\x61tegory\x18\x02 \x01(\x0e\x32\x15.iop.ProviderCategory\x12\x0f\n\x07profile\x18\x03 \x01(\t\x12\x0e\n\x06target\x18\x04 \x01(\t\x12\x0e\n\x06models\x18\x05 \x03(\t\x12\x10\n\x08\x63\x61pacity\x18\x06 \x01(\r\"W\n\x13NodeKeyOfferRequest\x12\x12\n\npublic_key\x18\x01 \x01(\x0c\x12,\n\x0b\x61ttestation\x18\x02 \x01(\x0b\x32\x17.iop.NodeKeyAttestation\"a\n\x14NodeKeyOfferResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x18\n\x10sealed_challenge\x18\x04 \x01(\x0c\"9\n\x13NodeKeyProofRequest\x12\x12\n\npublic_key\x18\x01 \x01(\x0c\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\x0c\"G\n\x14NodeKeyProofResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"M\n\x10NodeReadyRequest\x12\x0e\n\x06served\x18\x01 \x03(\t\x12)\n\x07refused\x18\x02 \x03(\x0b\x32\x18.iop.NodeProviderRefusal\"8\n\x13NodeProviderRefusal\x12\x13\n\x0bprovider_id\x18\x01 \x01(\t\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\"D\n\x11NodeReadyResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"*\n\x0bHeaderField\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\xfa\x01\n\nRunRequest\x12\x0b\n\x03run\x18\x01 \x01(\x04\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x1f\n\x05lease\x18\x03 \x01(\x0b\x32\x10.iop.SealedLease\x12\x1d\n\x07\x62inding\x18\x04 \x01(\x0b\x32\x0c.iop.Binding\x12\x10\n\x08token_id\x18\x05 \x01(\t\x12\x13\n\x0bprovider_id\x18\x06 \x01(\t\x12\x0e\n\x06method\x18\x07 \x01(\t\x12\x0c\n\x04path\x18\x08 \x01(\t\x12!\n\x07headers\x18\t \x03(\x0b\x32\x10.iop.HeaderField\x12\x13\n\x0b\x62ody_length\x18\n \x01(\x04\x12\x0e\n\x06window\x18\x0b \x01(\r\"2\n\x07RunBody\x12\x0b\n\x03run\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\"I\n\x07RunHead\x12\x0b\n\x03run\x18\x01 \x01(\x04\x12\x0e\n\x06status\x18\x02 \x01(\r\x12!\n\x07headers\x18\x03 \x03(\x0b\x32\x10.iop.HeaderField\"\'\n\tRunCredit\x12\x0b\n\x03run\x18\x01 \x01(\x04\x12\r\n\x05\x62ytes\x18\x02 \x01(\r\"\x18\n\tRunCancel\x12\x0b\n\x03run\x18\x01 \x01(\x04\"H\n\tRunFailed\x12\x0b\n\x03run\x18\x01 \x01(\x04\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x0f\n\x07started\x18\x04 \x01(\x08\"\x15\n\x04Ping\x12\r\n\x05nonce\x18\x01 \x01(\x04\"\x15\n\x04Pong\x12\r\n\x05nonce\x18\x01 \x01(\x04\"\x91\x06\n\x0fRuntimeEnvelope\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\x19\n\x04ping\x18\x02 \x01(\x0b\x32\t.iop.PingH\x00\x12\x19\n\x04pong\x18\x03 \x01(\x0b\x32\t.iop.PongH\x00\x12\x33\n\x12node_hello_request\x18\n \x01(\x0b\x32\x15.iop.NodeHelloRequestH\x00\x12\x35\n\x13node_hello_response\x18\x0b \x01(\x0b\x32\x16.iop.NodeHelloResponseH\x00\x12:\n\x16node_key_offer_request\x18\x0c \x01(\x0b\x32\x18.iop.NodeKeyOfferRequestH\x00\x12<\n\x17node_key_offer_response\x18\r \x01(\x0b\x32\x19.iop.NodeKeyOfferResponseH\x00\x12:\n\x16node_key_proof_request\x18\x0e \x01(\x0b\x32\x18.iop.NodeKeyProofRequestH\x00\x12<\n\x17node_key_proof_response\x18\x0f \x01(\x0b\x32\x19.iop.NodeKeyProofResponseH\x00\x12\x33\n\x12node_ready_request\x18\x10 \x01(\x0b\x32\x15.iop.NodeReadyRequestH\x00\x12\x35\n\x13node_ready_response\x18\x11 \x01(\x0b\x32\x16.iop.NodeReadyResponseH\x00\x12&\n\x0brun_request\x18\x1e \x01(\x0b\x32\x0f.iop.RunRequestH\x00\x12 \n\x08run_body\x18\x1f \x01(\x0b\x32\x0c.iop.RunBodyH\x00\x12 \n\x08run_head\x18  \x01(\x0b\x32\x0c.iop.RunHeadH\x00\x12$\n\nrun_credit\x18! \x01(\x0b\x32\x0e.iop.RunCreditH\x00\x12$\n\nrun_cancel\x18\" \x01(\x0b\x32\x0e.iop.RunCancelH\x00\x12$\n\nrun_failed\x18# \x01(\x0b\x32\x0e.iop.RunFailedH\x00\x42\x06\n\x04\x62ody*\x92\x01\n\x10ProviderCategory\x12!\n\x1dPROVIDER_CATEGORY_UNSPECIFIED\x10\x00\x12\x19\n\x15PROVIDER_CATEGORY_CLI\x10\x01\x12\x19\n\x15PROVIDER_CATEGORY_API\x10\x02\x12%\n!PROVIDER_CATEGORY_LOCAL_INFERENCE\x10\x03*q\n\x0eProviderStatus\x12\x1f\n\x1bPROVIDER_STATUS_UNSPECIFIED\x10\x00\x12\x1d\n\x19PROVIDER_STATUS_AVAILABLE\x10\x01\x12\x1f\n\x1bPROVIDER_STATUS_UNAVAILABLE\x10\x02*k\n\x0eProviderHealth\x12\x1f\n\x1bPROVIDER_HEALTH_UNSPECIFIED\x10\x00\x12\x1b\n\x17PROVIDER_HEALTH_HEALTHY\x10\x01\x12\x1b\n\x17PROVIDER_HEALTH_OFFLINE\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'iop.runtime_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PROVIDERCATEGORY']._serialized_start=3018
-  _globals['_PROVIDERCATEGORY']._serialized_end=3164
+  _globals['_PROVIDERCATEGORY']._serialized_start=3228
+  _globals['_PROVIDERCATEGORY']._serialized_end=3374
+  _globals['_PROVIDERSTATUS']._serialized_start=3376
+  _globals['_PROVIDERSTATUS']._serialized_end=3489
+  _globals['_PROVIDERHEALTH']._serialized_start=3491
+  _globals['_PROVIDERHEALTH']._serialized_end=3598
   _globals['_BINDING']._serialized_start=27
   _globals['_BINDING']._serialized_end=204
   _globals['_LEASESTATEMENT']._serialized_start=207
@@ -43,46 +47,48 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_NODEKEYSTATEMENT']._serialized_end=621
   _globals['_NODEKEYATTESTATION']._serialized_start=623
   _globals['_NODEKEYATTESTATION']._serialized_end=708
-  _globals['_NODEHELLOREQUEST']._serialized_start=710
-  _globals['_NODEHELLOREQUEST']._serialized_end=771
-  _globals['_NODEHELLORESPONSE']._serialized_start=773
-  _globals['_NODEHELLORESPONSE']._serialized_end=891
-  _globals['_NODECONFIG']._serialized_start=893
-  _globals['_NODECONFIG']._serialized_end=943
-  _globals['_NODEPROVIDER']._serialized_start=946
-  _globals['_NODEPROVIDER']._serialized_end=1089
-  _globals['_NODEKEYOFFERREQUEST']._serialized_start=1091
-  _globals['_NODEKEYOFFERREQUEST']._serialized_end=1178
-  _globals['_NODEKEYOFFERRESPONSE']._serialized_start=1180
-  _globals['_NODEKEYOFFERRESPONSE']._serialized_end=1277
-  _globals['_NODEKEYPROOFREQUEST']._serialized_start=1279
-  _globals['_NODEKEYPROOFREQUEST']._serialized_end=1336
-  _globals['_NODEKEYPROOFRESPONSE']._serialized_start=1338
-  _globals['_NODEKEYPROOFRESPONSE']._serialized_end=1409
-  _globals['_NODEREADYREQUEST']._serialized_start=1411
-  _globals['_NODEREADYREQUEST']._serialized_end=1488
-  _globals['_NODEPROVIDERREFUSAL']._serialized_start=1490
-  _globals['_NODEPROVIDERREFUSAL']._serialized_end=1546
-  _globals['_NODEREADYRESPONSE']._serialized_start=1548
-  _globals['_NODEREADYRESPONSE']._serialized_end=1616
-  _globals['_HEADERFIELD']._serialized_start=1618
-  _globals['_HEADERFIELD']._serialized_end=1660
-  _globals['_RUNREQUEST']._serialized_start=1663
-  _globals['_RUNREQUEST']._serialized_end=1913
-  _globals['_RUNBODY']._serialized_start=1915
-  _globals['_RUNBODY']._serialized_end=1965
-  _globals['_RUNHEAD']._serialized_start=1967
-  _globals['_RUNHEAD']._serialized_end=2040
-  _globals['_RUNCREDIT']._serialized_start=2042
-  _globals['_RUNCREDIT']._serialized_end=2081
-  _globals['_RUNCANCEL']._serialized_start=2083
-  _globals['_RUNCANCEL']._serialized_end=2107
-  _globals['_RUNFAILED']._serialized_start=2109
-  _globals['_RUNFAILED']._serialized_end=2181
-  _globals['_PING']._serialized_start=2183
-  _globals['_PING']._serialized_end=2204
-  _globals['_PONG']._serialized_start=2206
-  _globals['_PONG']._serialized_end=2227
-  _globals['_RUNTIMEENVELOPE']._serialized_start=2230
-  _globals['_RUNTIMEENVELOPE']._serialized_end=3015
+  _globals['_PROVIDERSNAPSHOT']._serialized_start=711
+  _globals['_PROVIDERSNAPSHOT']._serialized_end=918
+  _globals['_NODEHELLOREQUEST']._serialized_start=920
+  _globals['_NODEHELLOREQUEST']._serialized_end=981
+  _globals['_NODEHELLORESPONSE']._serialized_start=983
+  _globals['_NODEHELLORESPONSE']._serialized_end=1101
+  _globals['_NODECONFIG']._serialized_start=1103
+  _globals['_NODECONFIG']._serialized_end=1153
+  _globals['_NODEPROVIDER']._serialized_start=1156
+  _globals['_NODEPROVIDER']._serialized_end=1299
+  _globals['_NODEKEYOFFERREQUEST']._serialized_start=1301
+  _globals['_NODEKEYOFFERREQUEST']._serialized_end=1388
+  _globals['_NODEKEYOFFERRESPONSE']._serialized_start=1390
+  _globals['_NODEKEYOFFERRESPONSE']._serialized_end=1487
+  _globals['_NODEKEYPROOFREQUEST']._serialized_start=1489
+  _globals['_NODEKEYPROOFREQUEST']._serialized_end=1546
+  _globals['_NODEKEYPROOFRESPONSE']._serialized_start=1548
+  _globals['_NODEKEYPROOFRESPONSE']._serialized_end=1619
+  _globals['_NODEREADYREQUEST']._serialized_start=1621
+  _globals['_NODEREADYREQUEST']._serialized_end=1698
+  _globals['_NODEPROVIDERREFUSAL']._serialized_start=1700
+  _globals['_NODEPROVIDERREFUSAL']._serialized_end=1756
+  _globals['_NODEREADYRESPONSE']._serialized_start=1758
+  _globals['_NODEREADYRESPONSE']._serialized_end=1826
+  _globals['_HEADERFIELD']._serialized_start=1828
+  _globals['_HEADERFIELD']._serialized_end=1870
+  _globals['_RUNREQUEST']._serialized_start=1873
+  _globals['_RUNREQUEST']._serialized_end=2123
+  _globals['_RUNBODY']._serialized_start=2125
+  _globals['_RUNBODY']._serialized_end=2175
+  _globals['_RUNHEAD']._serialized_start=2177
+  _globals['_RUNHEAD']._serialized_end=2250
+  _globals['_RUNCREDIT']._serialized_start=2252
+  _globals['_RUNCREDIT']._serialized_end=2291
+  _globals['_RUNCANCEL']._serialized_start=2293
+  _globals['_RUNCANCEL']._serialized_end=2317
+  _globals['_RUNFAILED']._serialized_start=2319
+  _globals['_RUNFAILED']._serialized_end=2391
+  _globals['_PING']._serialized_start=2393
+  _globals['_PING']._serialized_end=2414
+  _globals['_PONG']._serialized_start=2416
+  _globals['_PONG']._serialized_end=2437
+  _globals['_RUNTIMEENVELOPE']._serialized_start=2440
+  _globals['_RUNTIMEENVELOPE']._serialized_end=3225
 # @@protoc_insertion_point(module_scope)

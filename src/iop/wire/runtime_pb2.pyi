@@ -13,10 +13,28 @@ class ProviderCategory(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PROVIDER_CATEGORY_CLI: _ClassVar[ProviderCategory]
     PROVIDER_CATEGORY_API: _ClassVar[ProviderCategory]
     PROVIDER_CATEGORY_LOCAL_INFERENCE: _ClassVar[ProviderCategory]
+
+class ProviderStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PROVIDER_STATUS_UNSPECIFIED: _ClassVar[ProviderStatus]
+    PROVIDER_STATUS_AVAILABLE: _ClassVar[ProviderStatus]
+    PROVIDER_STATUS_UNAVAILABLE: _ClassVar[ProviderStatus]
+
+class ProviderHealth(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PROVIDER_HEALTH_UNSPECIFIED: _ClassVar[ProviderHealth]
+    PROVIDER_HEALTH_HEALTHY: _ClassVar[ProviderHealth]
+    PROVIDER_HEALTH_OFFLINE: _ClassVar[ProviderHealth]
 PROVIDER_CATEGORY_UNSPECIFIED: ProviderCategory
 PROVIDER_CATEGORY_CLI: ProviderCategory
 PROVIDER_CATEGORY_API: ProviderCategory
 PROVIDER_CATEGORY_LOCAL_INFERENCE: ProviderCategory
+PROVIDER_STATUS_UNSPECIFIED: ProviderStatus
+PROVIDER_STATUS_AVAILABLE: ProviderStatus
+PROVIDER_STATUS_UNAVAILABLE: ProviderStatus
+PROVIDER_HEALTH_UNSPECIFIED: ProviderHealth
+PROVIDER_HEALTH_HEALTHY: ProviderHealth
+PROVIDER_HEALTH_OFFLINE: ProviderHealth
 
 class Binding(_message.Message):
     __slots__ = ("principal", "route", "slot", "profile", "target", "node", "credential_revision", "route_revision", "generation")
@@ -97,6 +115,24 @@ class NodeKeyAttestation(_message.Message):
     statement: bytes
     signature: bytes
     def __init__(self, certificate_chain: _Optional[_Iterable[bytes]] = ..., statement: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class ProviderSnapshot(_message.Message):
+    __slots__ = ("provider_id", "category", "status", "health", "capacity", "in_flight", "queued")
+    PROVIDER_ID_FIELD_NUMBER: _ClassVar[int]
+    CATEGORY_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    provider_id: str
+    category: ProviderCategory
+    status: ProviderStatus
+    health: ProviderHealth
+    capacity: int
+    in_flight: int
+    queued: int
+    def __init__(self, provider_id: _Optional[str] = ..., category: _Optional[_Union[ProviderCategory, str]] = ..., status: _Optional[_Union[ProviderStatus, str]] = ..., health: _Optional[_Union[ProviderHealth, str]] = ..., capacity: _Optional[int] = ..., in_flight: _Optional[int] = ..., queued: _Optional[int] = ...) -> None: ...
 
 class NodeHelloRequest(_message.Message):
     __slots__ = ("node_id", "protocol_version")
