@@ -14,8 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ("docs/protocol/edge-node.md", "docs/protocol/control-plane-edge.md", "docs/security.md")
-_ID = re.compile(r"\b[CKQPWELNR]\d{1,2}\b")
-_ROW = re.compile(r"\| ([CKQPWELNR]\d{1,2}) \|.*\|\Z")
+_ID = re.compile(r"\b[CKQPWELNRS]\d{1,2}\b")
+_ROW = re.compile(r"\| ([CKQPWELNRS]\d{1,2}) \|.*\|\Z")
 
 
 def claims() -> dict[str, Counter[str]]:

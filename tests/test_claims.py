@@ -21,7 +21,7 @@ class ClaimTests(SynchronousTestCase):
         """A rule or property without a test says ``planned``, and only properties may."""
         for name in DOCUMENTS:
             for line in (ROOT / name).read_text().splitlines():
-                row = re.match(r"\| ([CKQPWELNR]\d{1,2}) \|.*\| *(.*?) *\|\Z", line)
+                row = re.match(r"\| ([CKQPWELNRS]\d{1,2}) \|.*\| *(.*?) *\|\Z", line)
                 if row:
                     self.assertTrue(row[2], f"{name}: nothing proves {row[1]}")
                     self.assertTrue(row[2] != "planned" or row[1].startswith("P"), f"{name}: {row[1]} is only planned")

@@ -25,6 +25,7 @@ from iop.edge.leases import Leases
 from iop.edge.metrics import EdgeMetrics
 from iop.edge.nodes import Nodes
 from iop.edge.projections import Projections
+from iop.edge.status import Status
 from iop.errors import HelloRefused, IopError
 from iop.interfaces import IPeer, IPeerApplication
 from iop.net.http1 import Headers, IExchange, RequestHead
@@ -362,6 +363,8 @@ class Rig:
             lambda projection: self.leases.forget_before(projection.generation),
         )
         self.projections.load()
+        self.pool = Pool(self.clock, 256)
+        self.nodes = Nodes(EDGE, DOMAIN, {node.name: node for node in nodes}, self.pool, self.clock)
         self.link = ControlLink(
             self.projections,
             self.clock,
@@ -370,10 +373,9 @@ class Rig:
             staleness_seconds=300.0,
             lease_call_seconds=5.0,
             settled=self._settled,
+            status=Status(EDGE, nodes, self.nodes, self.pool),
         )
         self.leases = Leases(self.link.acquire, self.clock, metrics, DEPLOYMENT, EDGE, limit=1000)
-        self.pool = Pool(self.clock, 256)
-        self.nodes = Nodes(EDGE, DOMAIN, {node.name: node for node in nodes}, self.pool, self.clock)
         metrics.watch(self.link, self.nodes, self.pool, nodes)
         self.attempts = Attempts(
             self.link, self.pool, self.nodes, self.leases, self.clock, metrics, request_seconds, queue_seconds=30.0

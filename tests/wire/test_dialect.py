@@ -70,7 +70,7 @@ class ClosedListTests(SynchronousTestCase):
         self.assertTrue(all(field.number not in (8, 9) for field in proto.field))
 
     def test_no_node_connection_on_the_control_wire(self) -> None:
-        """C44: nothing but enrolment, projection and leases travels between Control Plane and Edge."""
+        """C44: nothing but enrolment, status, projection and leases travels between Control Plane and Edge."""
         requests = CONTROL.requests_by_initiator.keys() | CONTROL.requests_by_acceptor.keys()
         self.assertEqual(
             requests,
@@ -79,6 +79,7 @@ class ClosedListTests(SynchronousTestCase):
                 "edge_ready_request",
                 "acquire_lease_request",
                 "principal_projection_apply_request",
+                "edge_status_request",
             },
         )
         self.assertEqual(CONTROL.notes_by_initiator | CONTROL.notes_by_acceptor, {PING, PONG})

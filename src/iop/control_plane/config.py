@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from iop.process.config import ConfigPath, Name, RoleConfig, ServerEndpoint, Strict
 from iop.process.config import load as load_strict
@@ -17,6 +18,9 @@ from iop.units import (
     SKEW_SECONDS,
     Role,
 )
+
+#: Bytes of a Unix socket's path at most, as Linux has it.
+SOCKET_PATH_LIMIT: Final = 107
 
 
 class ControlPlaneTable(Strict):
@@ -62,6 +66,19 @@ class CredentialHttpsTable(Strict):
     key: ConfigPath
 
 
+class OperatorTable(Strict):
+    """``[operator]``: the Unix socket for people of this machine; without it there is none."""
+
+    socket: ConfigPath
+
+    @field_validator("socket")
+    @classmethod
+    def _short(cls, path: Path) -> Path:
+        if len(os.fsencode(path)) > SOCKET_PATH_LIMIT:
+            raise ValueError(f"must be at most {SOCKET_PATH_LIMIT} bytes long, folders included")
+        return path
+
+
 class LeaseTable(Strict):
     """``[lease]``: how long a lease lives, how far clocks may differ, how long an Edge may take to acknowledge."""
 
@@ -86,6 +103,7 @@ class ControlPlaneConfig(RoleConfig):
     credential_plane: CredentialPlaneTable
     edge_wire: EdgeWireTable
     credential_https: CredentialHttpsTable
+    operator: OperatorTable | None = None
     lease: LeaseTable = LeaseTable()
 
     @model_validator(mode="after")

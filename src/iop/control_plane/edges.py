@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, DeferredSemaphore, succeed
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from iop.control_plane.status import ask_status
 from iop.crypto.receipt import verify_receipt
 from iop.errors import (
     EdgeCutOff,
@@ -15,6 +17,7 @@ from iop.errors import (
     HelloRefused,
     IdentityRefused,
     IopError,
+    NotFound,
     PeerDisconnected,
     ProjectionRefused,
     ReceiptRefused,
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 
     from iop.control_plane.leases import LeaseDesk
     from iop.control_plane.projections import Publication, Publisher
+    from iop.control_plane.status import EdgeStatus
     from iop.crypto.issuer import PinnedIssuers
     from iop.interfaces import IClock, IPeer, IStore
 
@@ -43,6 +47,22 @@ UNACKNOWLEDGED_LIMIT = 8
 LEASE_REQUEST_LIMIT = 16 * 1024
 #: How long to wait for news of a session before the state is looked at again.
 LOOK_AGAIN_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One connected Edge.
+
+    :ivar sent: the newest generation written to its connection, ``acknowledged`` the newest that it acknowledged.
+    :ivar ready: whether it may lease.
+    :ivar since_ms: when its hello was accepted.
+    """
+
+    edge: str
+    sent: int
+    acknowledged: int
+    ready: bool
+    since_ms: int
 
 
 class Edges:
@@ -129,6 +149,21 @@ class Edges:
         """The connected Edges, by name."""
         return sorted(self._links)
 
+    def sessions(self) -> list[Session]:
+        """The Edges whose hello was accepted, by name."""
+        sessions = [link.session() for _, link in sorted(self._links.items())]
+        return [session for session in sessions if session.since_ms]
+
+    async def status(self, edge: str) -> EdgeStatus:
+        """What a connected Edge tells of itself (S1).
+
+        :raises NotFound: there is no connection of it whose word on the projection is in.
+        """
+        link = self._links.get(edge)
+        if link is None:
+            raise NotFound("this Edge is not connected here", hint="iop edge list tells which are")
+        return await link.status()
+
     async def drain(self) -> None:
         """Let every connection finish what is in flight and close; done when all are gone."""
         for link in list(self._links.values()):
@@ -148,6 +183,8 @@ class EdgeLink:
         self._session = ""
         #: The highest generation written to this connection.
         self._sent = 0
+        #: The newest generation that the Edge acknowledged, and when its hello was accepted, in Unix milliseconds.
+        self._acknowledged = self._since_ms = 0
         #: Whether the Edge has given its word on the hello's projection.
         self._enrolled = False
         #: Whether barriers wait for this session: only then is a lease given (L1).
@@ -208,6 +245,20 @@ class EdgeLink:
         if self._sent and generation > self._sent:
             self._watch(self._push(generation))
 
+    def session(self) -> Session:
+        """How far this connection is."""
+        return Session(self._edge, self._sent, self._acknowledged, self._awaited, self._since_ms)
+
+    async def status(self) -> EdgeStatus:
+        """See :meth:`Edges.status`."""
+        if self._peer is None or not self._enrolled:
+            raise NotFound("this Edge is connecting just now", hint="try again")
+        try:
+            return await ask_status(self._peer, self._edge)
+        except UnexpectedMessage as violation:
+            self.close(violation)
+            raise PeerDisconnected("the Edge broke the wire, and its connection was ended") from None
+
     # -- steps --------------------------------------------------------------------------------------------------------
 
     async def _hello(self, hello: control_pb2.EdgeHelloRequest) -> Message:
@@ -222,6 +273,7 @@ class EdgeLink:
                 # The connection went while the store was at work; nobody else will end this row.
                 self._end_session()
         self._note(publication)
+        self._since_ms = self._edges.clock.wall_ms()
         self._log.info("control.edge.connected", edge=self._edge, generation=publication.generation)
         return control_pb2.EdgeHelloResponse(
             accepted=True,
@@ -339,6 +391,7 @@ class EdgeLink:
             raise ProjectionRefused(outcome.code, "the Edge refused its projection")
         if self._digests.get(outcome.generation) != outcome.digest:
             raise UnexpectedMessage("the Edge acknowledges a projection that was not sent to it")
+        self._acknowledged = outcome.generation
         for passed in [sent for sent in self._digests if sent < outcome.generation]:
             del self._digests[passed]
         self._awaited = await self._edges.store.edge_sessions.acknowledge(

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 from iop.errors import (
     AlreadyExists,
     ApiRefused,
+    Draining,
     FinalState,
     IopError,
     MalformedInput,
     NotConfirmed,
     NotFound,
+    PeerDisconnected,
     QuotaReached,
+    RequestTimedOut,
     RevisionMismatch,
     StoreBusy,
     StoreUnavailable,
@@ -36,6 +39,9 @@ _STATUS: Mapping[type[IopError], int] = {
     StoreBusy: 503,
     StoreUnavailable: 503,
     NotConfirmed: 504,
+    RequestTimedOut: 504,
+    PeerDisconnected: 502,
+    Draining: 502,
 }
 
 

@@ -12,6 +12,7 @@ from zope.interface import implementer
 from iop.certificates import check_own, read_certificates
 from iop.control_plane.credential_api import body_limit
 from iop.control_plane.metrics import ControlPlaneMetrics
+from iop.control_plane.operator import OperatorApi
 from iop.control_plane.plane import Keys, Plane, build_plane
 from iop.control_plane.problems import refuse_http
 from iop.crypto.attestation import AttestationVerifier
@@ -21,7 +22,7 @@ from iop.errors import BadConfig
 from iop.net.guard import GuardLimits, guarded_site
 from iop.net.peer import CONNECTIONS_LIMIT, PeerFactory
 from iop.net.tls import ReloadableServer, ServerConnections, TlsFiles, mutual_server, web_server
-from iop.process.listen import bound_address, listen
+from iop.process.listen import bound_address, listen, listen_unix
 from iop.process.role import IRole
 from iop.store.lock import ControlPlaneLock
 from iop.store.sqlite import open_sqlite
@@ -172,6 +173,9 @@ class ControlPlane:
             port = await listen(self._reactor, endpoint, factory, f"[{key}] listen")
             self._ports.append(port)
             addresses[key] = bound_address(port)
+        if config.operator is not None:
+            site = OperatorApi(parts.plane.edges).site(self._clock)
+            self._ports.append(listen_unix(self._reactor, config.operator.socket, site, "[operator] socket"))
         parts.plane.watch.start()
         return addresses
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from twisted.internet.address import UNIXAddress
 from twisted.internet.interfaces import IPushProducer
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
@@ -93,7 +94,8 @@ class HttpConnection(Protocol):
         if not self._server.opened(self):
             self.abort()
             return
-        self.transport.setTcpNoDelay(True)
+        if not isinstance(self.transport.getHost(), UNIXAddress):
+            self.transport.setTcpNoDelay(True)
         self.transport.registerProducer(self, True)
         # under TLS the handshake is still to come
         self._idle_until = self._clock.boot() + self._limits.receive_seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from typing import TYPE_CHECKING
 
 from twisted.internet.address import IPv4Address, IPv6Address
@@ -12,7 +13,10 @@ from iop.errors import BadConfig
 from iop.net.listener import SPARE_DESCRIPTORS, Listener
 
 if TYPE_CHECKING:
-    from twisted.internet.interfaces import IListeningPort, IProtocolFactory
+    from pathlib import Path
+
+    from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IReactorUNIX
+    from twisted.internet.protocol import Factory
 
 
 async def listen(
@@ -32,6 +36,34 @@ async def listen(
             f"{key} = {endpoint!r}: {reason}", hint="end what listens there, or configure another port"
         ) from error
     return port
+
+
+def listen_unix(reactor: IReactorUNIX, path: Path, factory: Factory, key: str) -> IListeningPort:
+    """Listen at a Unix socket that this user and group may open (0660).
+
+    Whatever socket a process left there that was killed is taken away: the caller knows that it is alone.
+
+    :param key: table and key the path was configured with, ``[operator] socket``.
+    :raises BadConfig: if something else is there, or the socket cannot be made.
+    """
+    try:
+        if stat.S_ISSOCK(path.lstat().st_mode):
+            path.unlink()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise _no_socket(path, key, error.strerror) from error
+    try:
+        return reactor.listenUNIX(str(path), factory, mode=0o660)
+    except CannotListenError as error:
+        raise _no_socket(path, key, getattr(error.socketError, "strerror", None)) from error
+
+
+def _no_socket(path: Path, key: str, reason: str | None) -> BadConfig:
+    return BadConfig(
+        f"{key} = {path}: {reason or 'no socket can be made there'}",
+        hint="name a path in a folder that this process may write to, where no other file is",
+    )
 
 
 class _Listening:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from twisted.application.service import IServiceCollection, Service
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.error import ReactorNotRunning
-from twisted.internet.interfaces import IReactorCore, IReactorTCP, IReactorThreads, IReactorTime
+from twisted.internet.interfaces import IReactorCore, IReactorTCP, IReactorThreads, IReactorTime, IReactorUNIX
 from twisted.logger import ILogObserver, Logger
 from twisted.python.components import Componentized
 from twisted.python.failure import Failure
@@ -53,7 +53,7 @@ _STATUS_SPARE = SPARE_DESCRIPTORS // 2
 log = Logger()
 
 
-class IReactor(IReactorCore, IReactorTCP, IReactorThreads, IReactorTime):
+class IReactor(IReactorCore, IReactorTCP, IReactorUNIX, IReactorThreads, IReactorTime):
     """The reactor, as the process of a role uses it."""
 
 
