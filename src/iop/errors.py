@@ -288,7 +288,7 @@ class MalformedToken(IopError):
 
 
 class ApiRefused(IopError):
-    """A call of the credential HTTPS API that is refused before it reaches the store.
+    """A call of the credential HTTPS API or the operator socket that is refused.
 
     :param status: the HTTP status to answer with.
     :param reason: the stable code in the problem document.

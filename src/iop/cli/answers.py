@@ -26,13 +26,13 @@ def print_list(answer: Answer, key: str, columns: Sequence[str], nothing: str, *
         click.echo(nothing)
         return
     lines = [[column.replace("_", " ").upper() for column in columns]]
-    lines += [[_plain(entry.get(column, "")) for column in columns] for entry in entries]
+    lines += [[plain(entry.get(column, "")) for column in columns] for entry in entries]
     _print_aligned(lines)
 
 
 def print_facts(facts: Answer) -> None:
     """Print one line for each fact."""
-    _print_aligned([[name.replace("_", " "), _plain(value) or "-"] for name, value in facts.items()])
+    _print_aligned([[name.replace("_", " "), plain(value) or "-"] for name, value in facts.items()])
 
 
 def print_mutation(answer: Answer, columns: Sequence[str], *, as_json: bool) -> None:
@@ -69,7 +69,7 @@ def reached(generation: int, acknowledged: int, cut_off: int, unconfirmed: int, 
     return f"Generation {generation}, Edge connections: {', '.join(said)}{late}."
 
 
-def _plain(value: object) -> str:
+def plain(value: object) -> str:
     """A value for people, without what a terminal would obey."""
     if isinstance(value, bool):
         return "yes" if value else "no"

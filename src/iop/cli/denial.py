@@ -28,7 +28,11 @@ def denials_of(kind: str, title: str, effect: str) -> click.Group:
     """
 
     @click.group(
-        kind, help=f"Deny and allow {title}s by name, on the Control Plane's own machine, whether it runs or not."
+        kind,
+        help=f"""List {title}s, and deny and allow them by name, on the Control Plane's own machine.
+
+        A Control Plane that runs is asked for lists, at its operator socket. Denying needs none that runs.
+        """,
     )
     def group() -> None:
         pass

@@ -16,10 +16,10 @@ from twisted.internet.error import (
 from twisted.internet.error import TimeoutError as ConnectTimeout
 from twisted.internet.interfaces import IHandshakeListener
 from twisted.internet.protocol import Factory, Protocol, connectionDone
-from twisted.web.client import ResponseDone, ResponseFailed
-from twisted.web.http import PotentialDataLoss
+from twisted.web.client import ResponseFailed
 from zope.interface import implementer
 
+from iop.cli.body import Body
 from iop.cli.doctor.checks import Finding, fault, ok
 from iop.control_plane.service import NO_STORE
 from iop.edge.service import NO_CONTROL_PLANE, NO_NODE, NO_PROJECTION
@@ -30,7 +30,7 @@ from iop.process.role import RELOAD_REFUSED
 from iop.wire.strict_json import parse_json
 
 if TYPE_CHECKING:
-    from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint, ITCPTransport, ITransport
+    from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint, ITCPTransport
     from twisted.python.failure import Failure
 
     from iop.units import Identity
@@ -136,38 +136,9 @@ def _what_to_do(reason: str) -> str:
 async def _page(reactor: Any, url: str) -> bytes:
     """What is at ``url``; :class:`~iop.errors.MalformedInput` if it is longer than a status page can be."""
     answer = await treq.get(url, reactor=reactor, unbuffered=True, allow_redirects=False, persistent=False)
-    body = _Body()
+    body = Body(_STATUS_LIMIT)
     answer.deliverBody(body)
     return await body.whole
-
-
-class _Body(Protocol):
-    """A body that is a page; whoever sends more, or for longer than somebody waits, is hung up on.
-
-    :ivar whole: fires with it; cancelling hangs up.
-    """
-
-    def __init__(self) -> None:
-        self.whole: Deferred[bytes] = Deferred(lambda _: self._hang_up())
-        self._content = bytearray()
-
-    def dataReceived(self, data: bytes) -> None:
-        self._content += data
-        if len(self._content) > _STATUS_LIMIT:
-            self._hang_up()
-            if not self.whole.called:
-                self.whole.errback(MalformedInput("the page is too long"))
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        if self.whole.called:
-            return
-        if reason.check(ResponseDone, PotentialDataLoss):
-            self.whole.callback(bytes(self._content))
-        else:
-            self.whole.errback(reason)
-
-    def _hang_up(self) -> None:
-        cast("ITransport", self.transport).loseConnection()
 
 
 @implementer(IHandshakeListener)

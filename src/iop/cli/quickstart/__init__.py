@@ -15,14 +15,14 @@ from rich.table import Table
 from rich.text import Text
 
 from iop.cli.quickstart.flow import Quickstart, Running
-from iop.cli.quickstart.home import Home, Settings, Upstream
+from iop.cli.quickstart.home import NAMES, Home, Settings, Upstream
 from iop.cli.reactor import run_in_reactor
 from iop.cli.secret_input import read_secret
 from iop.errors import BadConfig
 from iop.net.target import parse_target
 from iop.process.harden import no_core_files
 from iop.secret import Secret
-from iop.units import is_name
+from iop.units import Role, is_name
 
 _DEFAULT_MODEL = "gpt-4o-mini"
 
@@ -156,6 +156,12 @@ def show(console: Console, running: Running, *, once: bool) -> None:
         return
     example = json.dumps({"model": document["model"], "messages": [{"role": "user", "content": "hello"}]})
     ca, token = (quote(str(document[name])) for name in ("edge_ca", "token_file"))
+    if document["operator_socket"] is not None:
+        console.print("See its Edge and its Node, and what they are doing:", style="bold")
+        socket = quote(str(document["operator_socket"]))
+        command = f"  {_program()} edge status {NAMES[Role.EDGE]} --socket {socket}"
+        console.print(Text(command), soft_wrap=True)
+        console.print()
     console.print("Running until Ctrl-C. Ask it something:", style="bold")
     console.print(
         Text(

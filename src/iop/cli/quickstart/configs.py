@@ -51,6 +51,7 @@ def write_configs(home: Home, settings: Settings) -> None:
         endpoint = f"tcp:host=127.0.0.1:port={ports[name]}"
         return {"endpoint": endpoint, "name": NAMES[role], "server_name": "localhost"}
 
+    operator = home.operator_socket
     _write(
         home,
         Role.CONTROL_PLANE,
@@ -66,7 +67,8 @@ def write_configs(home: Home, settings: Settings) -> None:
             "edge_wire": listen("edge_wire") | mutual(Role.CONTROL_PLANE),
             "credential_https": listen("credential_https") | files(Role.CONTROL_PLANE),
             "status": listen("control_plane_status"),
-        },
+        }
+        | ({} if operator is None else {"operator": {"socket": str(operator.relative_to(home.root))}}),
     )
     _write(
         home,

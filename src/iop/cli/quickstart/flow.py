@@ -263,7 +263,7 @@ class Quickstart:
             "credential_ca": str(home.ca),
             "client_url": None,
             "client_ca": None,
-            "operator_socket": None,
+            "operator_socket": None if home.operator_socket is None else str(home.operator_socket),
             "model": upstream.model if upstream else STAND_IN_MODEL,
             "pids": {role.value: roles[role].pid if role in roles else None for role in Role},
         }

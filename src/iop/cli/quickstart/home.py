@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from iop.certificates import read_certificates
+from iop.cli.operator import fits
 from iop.crypto.issuer import Issuer, write_public_set
 from iop.crypto.keyring import Keyring
 from iop.crypto.pki import Authority, PemPaths, authority_paths, leaf_paths
@@ -104,6 +105,12 @@ class Home:
         self._reserved: list[socket.socket] = []
         self._settings = self.root / "quickstart.json"
         self._stored = self.root / "stored.json"
+
+    @property
+    def operator_socket(self) -> Path | None:
+        """The Control Plane's operator socket; None if this home's path is too long for one."""
+        path = self.run / "operator.sock"
+        return path if fits(path) else None
 
     def config(self, role: Role) -> Path:
         """A role's configuration file."""

@@ -1,0 +1,245 @@
+"""The operator socket from its client's side: what the Edges and Nodes of this machine's Control Plane are doing.
+
+Whoever may open the socket may ask, so nothing proves who asks. What answers is whatever listens at the path that was
+given: its answer is bounded in time and size, read strictly, and shown without what a terminal would obey.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar
+
+import click
+from pydantic import BaseModel, ConfigDict, ValidationError
+from twisted.internet.defer import Deferred, TimeoutError
+from twisted.internet.endpoints import UNIXClientEndpoint
+from twisted.internet.error import ConnectError, ConnectionClosed
+from twisted.web.client import URI, Agent, ResponseFailed
+from twisted.web.iweb import IAgentEndpointFactory
+from zope.interface import implementer
+
+from iop.cli.answers import plain
+from iop.cli.body import Body
+from iop.cli.reactor import run_in_reactor
+from iop.errors import ApiRefused, BadConfig, IopError, MalformedInput, NotFound
+from iop.process.config import Name
+from iop.units import is_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from iop.process.role import IReactor
+
+#: Seconds one call may take, from connecting to the last byte of its answer, however it trickles.
+CALL_SECONDS: Final = 15.0
+#: Bytes of an answer at most: an Edge with as many Nodes and providers as it may have takes about a third.
+ANSWER_LIMIT: Final = 64 * 1024 * 1024
+#: Bytes of a Unix socket's path at most, as Linux has it.
+SOCKET_PATH_LIMIT: Final = 107
+#: What to check when somebody else listens there, or nobody.
+_WHICH_SOCKET: Final = "does the Control Plane run, and does [operator] socket in its configuration name this path?"
+
+socket_option = click.option(
+    "--socket",
+    required=True,
+    metavar="PATH",
+    envvar="IOP_OPERATOR_SOCKET",
+    show_envvar=True,
+    type=click.Path(path_type=Path),
+    help="The Control Plane's operator socket.",
+)
+
+
+class OperatorUnreachable(IopError):
+    """No answer came from the operator socket."""
+
+    code: ClassVar[str] = "operator_unreachable"
+    retryable: ClassVar[bool] = True
+
+
+# -- what is told -----------------------------------------------------------------------------------------------------
+
+
+class Told(BaseModel):
+    """Part of an answer: what it must have is checked, and what a newer Control Plane adds is kept."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True, hide_input_in_errors=True)
+
+
+class EdgeSession(Told):
+    """A connected Edge.
+
+    :ivar generation: the newest that was sent to it; ``acknowledged`` is the newest that it confirmed.
+    :ivar connected_since: RFC 3339.
+    """
+
+    edge: Name
+    generation: int
+    acknowledged: int
+    ready: bool
+    connected_since: str
+
+
+class EdgeSessions(Told):
+    """The connected Edges, by name."""
+
+    edges: list[EdgeSession]
+
+
+class ProviderStatus(Told):
+    """A provider of a Node as it is now; of one that does not serve, the numbers are zero."""
+
+    provider: Name
+    category: str
+    status: str
+    health: str
+    capacity: int
+    in_flight: int
+    queued: int
+
+
+class NodeStatus(Told):
+    """A Node of an Edge's configuration, and whether it is connected."""
+
+    node: Name
+    connected: bool
+    providers: list[ProviderStatus]
+
+
+class EdgeStatus(Told):
+    """What an Edge tells of itself.
+
+    :ivar generation: the one in force there, 0 if there is none.
+    """
+
+    edge: Name
+    generation: int
+    nodes: list[NodeStatus]
+
+
+class _Problem(Told):
+    """An error document (RFC 9457)."""
+
+    code: str
+    detail: str = ""
+    hint: str = ""
+
+
+T = TypeVar("T")
+Document = TypeVar("Document", bound=Told)
+
+
+# -- asking -----------------------------------------------------------------------------------------------------------
+
+
+def ask(socket: Path, work: Callable[[Operator], Coroutine[Any, Any, T]]) -> T:
+    """Run ``work`` with a client of ``socket``, in the reactor, to its end. Once per process."""
+    return run_in_reactor(lambda reactor: work(Operator(reactor, socket)))
+
+
+class Operator:
+    """A client of one operator socket.
+
+    Every call raises :class:`OperatorUnreachable` if no answer comes in time, :class:`~iop.errors.NotFound` and
+    :class:`~iop.errors.ApiRefused` for a refusal, and the latter, as ``bad_answer``, for what is no answer of this API.
+
+    :param reactor: the reactor to connect on.
+    :param path: where the socket is.
+    :raises BadConfig: for a path that no socket can have.
+    """
+
+    def __init__(self, reactor: IReactor, path: Path) -> None:
+        if not fits(path):
+            raise BadConfig(
+                f"the path of a Unix socket has at most {SOCKET_PATH_LIMIT} bytes",
+                hint="name it relative to another folder, or move it: [operator] socket of the Control Plane",
+            )
+        self._path = path
+        self._reactor: Any = reactor
+        endpoint = UNIXClientEndpoint(self._reactor, str(path), timeout=CALL_SECONDS)
+        self._agent = Agent.usingEndpointFactory(self._reactor, _Always(endpoint))
+
+    async def edges(self) -> EdgeSessions:
+        """The Edges that are connected now."""
+        return await self._ask("/v1/edges", EdgeSessions)
+
+    async def edge(self, name: str) -> EdgeStatus:
+        """What the connected Edge ``name`` tells of itself."""
+        if not is_name(name):
+            raise NotFound("no Edge can have such a name", hint="names are 1-63 of a-z 0-9 . _ -; see: iop edge list")
+        return await self._ask(f"/v1/edges/{name}", EdgeStatus)
+
+    async def every_edge(self) -> list[EdgeStatus]:
+        """What each connected Edge tells of itself, one after another; one that leaves meanwhile is left out."""
+        told = []
+        for session in (await self.edges()).edges:
+            try:
+                told.append(await self.edge(session.edge))
+            except NotFound:
+                continue
+        return told
+
+    async def _ask(self, path: str, document: type[Document]) -> Document:
+        asking = Deferred.fromCoroutine(self._answer(path))
+        try:
+            status, content = await asking.addTimeout(CALL_SECONDS, self._reactor, _late)
+            if status == 200:
+                return document.model_validate_json(content)
+            problem = _Problem.model_validate_json(content)
+        except ConnectError as error:
+            raise self._unreachable(error) from None
+        except TimeoutError:
+            raise OperatorUnreachable(
+                f"{self._path} did not answer within {CALL_SECONDS:g} s", hint=f"try again; {_WHICH_SOCKET}"
+            ) from None
+        except (ConnectionClosed, ResponseFailed, ValidationError, MalformedInput) as error:
+            raise self._bad_answer(error) from None
+        code, detail, hint = (plain(text) for text in (problem.code, problem.detail, problem.hint))
+        if code == NotFound.code:
+            raise NotFound(detail, hint=hint)
+        raise ApiRefused(status, code, detail, hint=hint)
+
+    async def _answer(self, path: str) -> tuple[int, bytes]:
+        response = await self._agent.request(b"GET", b"http://localhost" + path.encode())
+        body = Body(ANSWER_LIMIT)
+        response.deliverBody(body)
+        return response.code, await body.whole
+
+    def _unreachable(self, error: ConnectError) -> OperatorUnreachable:
+        if error.osError in (errno.EACCES, errno.EPERM):
+            return OperatorUnreachable(
+                f"this user may not open {self._path}",
+                hint="the socket, and every folder above it, must be open to this user: "
+                "it is for the Control Plane's user and the socket's group",
+            )
+        if error.osError == errno.ENOENT:
+            return OperatorUnreachable(f"there is no socket at {self._path}", hint=_WHICH_SOCKET)
+        return OperatorUnreachable(f"nothing answers at {self._path}", hint=_WHICH_SOCKET)
+
+    def _bad_answer(self, error: Exception) -> ApiRefused:
+        what = error.message if isinstance(error, MalformedInput) else "it is not what a Control Plane answers"
+        return ApiRefused(502, "bad_answer", f"the answer at {self._path} is refused: {what}", hint=_WHICH_SOCKET)
+
+
+def fits(path: Path) -> bool:
+    """Whether a socket can be at ``path``."""
+    return len(os.fsencode(path)) <= SOCKET_PATH_LIMIT
+
+
+def _late(_: object, seconds: float) -> NoReturn:
+    """Whatever the cancelled step made of its cancellation."""
+    raise TimeoutError(seconds, "Deferred")
+
+
+@implementer(IAgentEndpointFactory)
+class _Always:
+    """One endpoint, whatever the URL says."""
+
+    def __init__(self, endpoint: UNIXClientEndpoint) -> None:
+        self._endpoint = endpoint
+
+    def endpointForURI(self, uri: URI) -> UNIXClientEndpoint:
+        """See :class:`twisted.web.iweb.IAgentEndpointFactory`."""
+        return self._endpoint
