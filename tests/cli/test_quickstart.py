@@ -263,7 +263,7 @@ class ShowTests(SynchronousTestCase):
         self.home.mkdir(parents=True)
         (self.home / "use.token").write_text("iop_token")
 
-    def shown(self, *, once: bool) -> str:
+    def shown(self, *, once: bool, socket: str | None = None) -> str:
         """What is shown on a narrow terminal."""
         document: dict[str, object] = {
             "home": str(self.home),
@@ -271,6 +271,7 @@ class ShowTests(SynchronousTestCase):
             "edge_ca": f"{self.home}/ca.pem",
             "token_file": f"{self.home}/use.token",
             "edge_url": "https://127.0.0.1:1",
+            "operator_socket": socket,
         }
         out = StringIO()
         show(Console(file=out, width=60), Running(document, "hello", [Hop("Edge e", "saw it")]), once=once)
@@ -291,6 +292,15 @@ class ShowTests(SynchronousTestCase):
         self.assertEqual(given[:4], ["--cacert", f"{self.home}/ca.pem", "-H", "Authorization: Bearer iop_token"])
         self.assertEqual(json.loads(given[7])["model"], "m")
         self.assertEqual(given[8:], ["https://127.0.0.1:1/v1/chat/completions"])
+
+    def test_how_to_look_at_it(self) -> None:
+        """With the socket's path, if there is one."""
+        socket = f"{self.home}/run/operator.sock"
+        _, heading, rest = self.shown(once=False, socket=socket).partition("See its Edge and its Node")
+        self.assertTrue(heading)
+        self.assertEqual(self.arguments("iop", rest.splitlines()[1]), ["edge", "status", "edge-1", "--socket", socket])
+        self.assertNotIn("--socket", self.shown(once=False))
+        self.assertNotIn("--socket", self.shown(once=True, socket=socket))
 
 
 class HopTests(SynchronousTestCase):

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from iop.cli.operator import fits
 from iop.testing.provider import GREETING
 from tests.integration.quickstart import RunningQuickstart, processes_of
 
@@ -43,8 +44,11 @@ class QuickstartTests(SynchronousTestCase):
             self.assertEqual((parts.scheme, parts.hostname, parts.path), ("https", "127.0.0.1", ""))
         for key in ("home", "edge_ca", "token_file", "manage_token_file", "credential_ca"):
             self.assertTrue(os.path.isabs(document[key]) and os.path.exists(document[key]), key)
-        for key in ("client_url", "client_ca", "operator_socket"):
+        for key in ("client_url", "client_ca"):
             self.assertIsNone(document[key])
+        # no longer than the path of a socket may be, or there is none
+        socket = self.home / "run" / "operator.sock"
+        self.assertEqual(document["operator_socket"], str(socket) if fits(socket) else None)
         self.assertEqual(document["model"], "stand-in")
         self.assertEqual(list(document["pids"]), ["control-plane", "edge", "node", "worker"])
         self.assertIsNone(document["pids"]["worker"])
