@@ -153,6 +153,20 @@ class OperatorTests(TestCase):
         self.assertEqual((refused.status, refused.reason), (504, "timed_out"))
         self.assertEqual((refused.message, refused.hint), ("edge-1 is late?[31m?", "try?again"))
 
+    async def test_edge_that_does_not_answer(self) -> None:
+        """Of all that are asked, it is named."""
+        edges = {"edges": [SESSION | {"edge": name} for name in ("a", "b")]}
+        late = {"code": "timed_out", "detail": "it did not answer in time"}
+        answers = {
+            "/v1/edges": answer(200, edges),
+            "/v1/edges/a": answer(200, status_of("a")),
+            "/v1/edges/b": answer(504, late),
+        }
+        await self.serve(answers.__getitem__)
+        refused = await self.fails(self.operator.every_edge(), ApiRefused)
+        self.assertEqual((refused.status, refused.reason), (504, "timed_out"))
+        self.assertEqual(refused.message, "Edge b: it did not answer in time")
+
     async def test_edge_that_is_not_connected(self) -> None:
         await self.serve(answer(404, GONE))
         error = await self.fails(self.operator.edge("edge-1"), NotFound)

@@ -88,6 +88,23 @@ class EdgeSessions(Told):
     edges: list[EdgeSession]
 
 
+class ProviderConfig(Told):
+    """A provider as its Node is told of it; ``models`` is how many it has."""
+
+    provider: Name
+    category: str
+    profile: str
+    target: str
+    models: int
+    capacity: int
+
+
+class NodeConfig(Told):
+    """What of an Edge's configuration is sent down to a Node."""
+
+    providers: list[ProviderConfig]
+
+
 class ProviderStatus(Told):
     """A provider of a Node as it is now; of one that does not serve, the numbers are zero."""
 
@@ -105,6 +122,7 @@ class NodeStatus(Told):
 
     node: Name
     connected: bool
+    config: NodeConfig
     providers: list[ProviderStatus]
 
 
@@ -169,7 +187,13 @@ class Operator:
         """What the connected Edge ``name`` tells of itself."""
         if not is_name(name):
             raise NotFound("no Edge can have such a name", hint="names are 1-63 of a-z 0-9 . _ -; see: iop edge list")
-        return await self._ask(f"/v1/edges/{name}", EdgeStatus)
+        try:
+            return await self._ask(f"/v1/edges/{name}", EdgeStatus)
+        except ApiRefused as refused:
+            # such as one that does not answer: of several that are asked, people need to know which
+            raise ApiRefused(
+                refused.status, refused.reason, f"Edge {name}: {refused.message}", hint=refused.hint
+            ) from None
 
     async def every_edge(self) -> list[EdgeStatus]:
         """What each connected Edge tells of itself, one after another; one that leaves meanwhile is left out."""
