@@ -11,12 +11,15 @@ import time
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from pathlib import Path
 from typing import Final
 
 #: Version of both peer wires that this code speaks; a hello with another one is refused.
 PROTOCOL_VERSION: Final = 1
 
 # -- limits (docs/limits.md); every one is tested at the limit and one past -------------------------------------------
+#: Bytes of a Unix socket's path at most.
+SOCKET_PATH_LIMIT: Final = 107
 FRAME_BEFORE_HELLO: Final = 64 * 1024
 FRAME_LIMIT: Final = 1024 * 1024
 #: A projection of up to 1 MiB travels whole, so the frame that carries it has room for its envelope.
@@ -48,6 +51,11 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 def is_name(value: str) -> bool:
     """Whether ``value`` can name an Edge, Node, Control Plane, target or provider (1-63 of ``a-z 0-9 . _ -``)."""
     return _NAME.match(value) is not None
+
+
+def fits_socket(path: Path) -> bool:
+    """Whether a Unix socket can be at ``path``, which Linux gives 108 bytes with their zero."""
+    return len(os.fsencode(path)) <= SOCKET_PATH_LIMIT
 
 
 def is_trust_domain(value: str) -> bool:

@@ -23,9 +23,10 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from iop.cli import operator
-from iop.cli.operator import CALL_SECONDS, SOCKET_PATH_LIMIT, Operator, OperatorUnreachable, fits
+from iop.cli.operator import CALL_SECONDS, Operator, OperatorUnreachable
 from iop.errors import ApiRefused, BadConfig, IopError, NotFound
 from iop.process.role import IReactor
+from iop.units import SOCKET_PATH_LIMIT, fits_socket
 from tests.cli.command import CommandCase
 
 reactor = cast(IReactor, running)
@@ -280,8 +281,8 @@ class UnansweredTests(SynchronousTestCase):
         """The limit is on bytes, and holds before anything is opened."""
         longest = "/" + "ü" * 53
         self.assertEqual(len(os.fsencode(longest)), SOCKET_PATH_LIMIT)
-        self.assertTrue(fits(Path(longest)))
-        self.assertFalse(fits(Path(longest + "x")))
+        self.assertTrue(fits_socket(Path(longest)))
+        self.assertFalse(fits_socket(Path(longest + "x")))
         error = self.assertRaises(BadConfig, Operator, self.machine, Path(longest + "x"))
         self.assertIn("107 bytes", error.message)
 

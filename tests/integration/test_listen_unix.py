@@ -13,10 +13,11 @@ from twisted.internet.defer import maybeDeferred
 from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import TestCase
 
-from iop.control_plane.config import SOCKET_PATH_LIMIT, OperatorTable
+from iop.control_plane.config import OperatorTable
 from iop.errors import BadConfig
 from iop.process.listen import listen_unix
 from iop.process.role import IReactor
+from iop.units import SOCKET_PATH_LIMIT
 
 
 class ListenUnixTests(TestCase):

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from iop.cli.operator import fits
 from iop.testing.provider import GREETING
+from iop.units import fits_socket
 from tests.integration.quickstart import RunningQuickstart, processes_of
 
 KEYS = [
@@ -48,7 +48,7 @@ class QuickstartTests(SynchronousTestCase):
             self.assertIsNone(document[key])
         # no longer than the path of a socket may be, or there is none
         socket = self.home / "run" / "operator.sock"
-        self.assertEqual(document["operator_socket"], str(socket) if fits(socket) else None)
+        self.assertEqual(document["operator_socket"], str(socket) if fits_socket(socket) else None)
         self.assertEqual(document["model"], "stand-in")
         self.assertEqual(list(document["pids"]), ["control-plane", "edge", "node", "worker"])
         self.assertIsNone(document["pids"]["worker"])

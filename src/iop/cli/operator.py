@@ -7,7 +7,6 @@ given: its answer is bounded in time and size, read strictly, and shown without 
 from __future__ import annotations
 
 import errno
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar
 
@@ -25,7 +24,7 @@ from iop.cli.body import Body
 from iop.cli.reactor import run_in_reactor
 from iop.errors import ApiRefused, BadConfig, IopError, MalformedInput, NotFound
 from iop.process.config import Name
-from iop.units import is_name
+from iop.units import SOCKET_PATH_LIMIT, fits_socket, is_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 CALL_SECONDS: Final = 15.0
 #: Bytes of an answer at most: an Edge with as many Nodes and providers as it may have takes about a third.
 ANSWER_LIMIT: Final = 64 * 1024 * 1024
-#: Bytes of a Unix socket's path at most, as Linux has it.
-SOCKET_PATH_LIMIT: Final = 107
 #: What to check when somebody else listens there, or nobody.
 _WHICH_SOCKET: Final = "does the Control Plane run, and does [operator] socket in its configuration name this path?"
 
@@ -169,7 +166,7 @@ class Operator:
     """
 
     def __init__(self, reactor: IReactor, path: Path) -> None:
-        if not fits(path):
+        if not fits_socket(path):
             raise BadConfig(
                 f"the path of a Unix socket has at most {SOCKET_PATH_LIMIT} bytes",
                 hint="name it relative to another folder, or move it: [operator] socket of the Control Plane",
@@ -245,11 +242,6 @@ class Operator:
     def _bad_answer(self, error: Exception) -> ApiRefused:
         what = error.message if isinstance(error, MalformedInput) else "it is not what a Control Plane answers"
         return ApiRefused(502, "bad_answer", f"the answer at {self._path} is refused: {what}", hint=_WHICH_SOCKET)
-
-
-def fits(path: Path) -> bool:
-    """Whether a socket can be at ``path``."""
-    return len(os.fsencode(path)) <= SOCKET_PATH_LIMIT
 
 
 def _late(_: object, seconds: float) -> NoReturn:

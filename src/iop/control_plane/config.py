@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
@@ -16,11 +15,10 @@ from iop.units import (
     LEASE_TTL_SECONDS,
     PROJECTION_ACK_SECONDS,
     SKEW_SECONDS,
+    SOCKET_PATH_LIMIT,
     Role,
+    fits_socket,
 )
-
-#: Bytes of a Unix socket's path at most, as Linux has it.
-SOCKET_PATH_LIMIT: Final = 107
 
 
 class ControlPlaneTable(Strict):
@@ -74,7 +72,7 @@ class OperatorTable(Strict):
     @field_validator("socket")
     @classmethod
     def _short(cls, path: Path) -> Path:
-        if len(os.fsencode(path)) > SOCKET_PATH_LIMIT:
+        if not fits_socket(path):
             raise ValueError(f"must be at most {SOCKET_PATH_LIMIT} bytes long, folders included")
         return path
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from iop.certificates import read_certificates
-from iop.cli.operator import fits
 from iop.crypto.issuer import Issuer, write_public_set
 from iop.crypto.keyring import Keyring
 from iop.crypto.pki import Authority, PemPaths, authority_paths, leaf_paths
@@ -26,7 +25,7 @@ from iop.errors import AlreadyRunning, FileRefused
 from iop.files import read_public, straightened, write_atomic, write_private
 from iop.secret import Secret
 from iop.store.schema import migrate
-from iop.units import Role, new_id
+from iop.units import Role, fits_socket, new_id
 
 TRUST_DOMAIN: Final = "quickstart.iop"
 NAMES: Final = {Role.CONTROL_PLANE: "cp-1", Role.EDGE: "edge-1", Role.NODE: "node-1"}
@@ -110,7 +109,7 @@ class Home:
     def operator_socket(self) -> Path | None:
         """The Control Plane's operator socket; None if this home's path is too long for one."""
         path = self.run / "operator.sock"
-        return path if fits(path) else None
+        return path if fits_socket(path) else None
 
     def config(self, role: Role) -> Path:
         """A role's configuration file."""
