@@ -43,6 +43,13 @@ class LockTests(SynchronousTestCase):
         assert not is_held(self.database)
         self.acquired()
 
+    def test_a_fifo_in_its_place_holds_nobody_up(self) -> None:
+        """P34: whoever can make files there cannot make a start wait for ever; the lock is as good on a FIFO."""
+        os.mkfifo(lock_path(self.database), 0o600)
+        assert not is_held(self.database)
+        self.acquired()
+        assert is_held(self.database)
+
     def test_second_is_refused_and_the_first_keeps_it(self) -> None:
         self.acquired()
         refusal = self.assertRaises(AlreadyRunning, ControlPlaneLock.acquire, self.database)

@@ -76,7 +76,8 @@ def is_held(database: Path) -> bool:
 
 def _open(path: Path, flags: int) -> int:
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
+        # a FIFO in its place must not hold up the start
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | flags, 0o600)
     except OSError as error:
         there = path.parent.exists()
         hint = f"check what `ls -ld {path.parent} {path}` says" if there else "run `iop store migrate --config FILE`"
