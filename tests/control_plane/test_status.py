@@ -64,6 +64,18 @@ class StatusTests(WorldCase):
         received = self.connection.edge.received
         return [message.after for message in received if isinstance(message, control_pb2.EdgeStatusRequest)]
 
+    def test_as_many_nodes_as_a_catalogue_may_have(self) -> None:
+        """S1: a thousand Nodes are read, over however many pages; one more ends the connection."""
+        nodes = [control_pb2.EdgeNodeSnapshot(node_id=f"n{number:04}") for number in range(status.NODE_LIMIT + 1)]
+        asked = self.ask()
+        self.answer(nodes[:600], more=True)
+        self.answer(nodes[600:-1])
+        self.assertEqual(len(self.successResultOf(asked).nodes), status.NODE_LIMIT)
+        asked = self.ask()
+        self.answer(nodes[:600], more=True)
+        self.answer(nodes[600:])
+        self.failureResultOf(asked, PeerDisconnected)
+
     def test_pages_are_put_together(self) -> None:
         """S1, S3: what the Edge told, in its order, in words."""
         asked = self.ask()

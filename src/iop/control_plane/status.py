@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 PAGE_SECONDS: Final = 5.0
 #: Pages of one answer at most: more than a catalogue of the largest size has.
 PAGE_LIMIT: Final = 128
+#: Nodes of one answer at most, as in an Edge's configuration: an empty one is few bytes on the wire and many here.
+NODE_LIMIT: Final = 1000
 #: Providers of one Node at most, as in an Edge's configuration.
 PROVIDER_LIMIT: Final = 64
 
@@ -102,6 +104,8 @@ async def ask_status(peer: IPeer, edge: str) -> EdgeStatus:
         page = await peer.request(control_pb2.EdgeStatusRequest(after=after), PAGE_SECONDS)
         if not isinstance(page, control_pb2.EdgeStatusResponse) or page.edge_id != edge:
             raise UnexpectedMessage("an Edge answers for its status with something else")
+        if len(nodes) + len(page.nodes) > NODE_LIMIT:
+            raise UnexpectedMessage("an Edge tells more Nodes than a catalogue may have")
         for told in page.nodes:
             node = _node(told)
             if node.node <= after:
