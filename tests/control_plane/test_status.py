@@ -130,7 +130,9 @@ class StatusTests(WorldCase):
         """S1: an Edge that says nothing costs five seconds."""
         asked = self.ask()
         self.world.pass_time(5.2)
-        self.failureResultOf(asked, RequestTimedOut)
+        late = self.failureResultOf(asked, RequestTimedOut).value
+        self.assertEqual(late.message, "the Edge did not tell its status in time")
+        self.assertIn("log", late.hint)
 
     def test_who_is_not_there(self) -> None:
         """S1: neither an Edge that is not connected, nor one whose word on the projection is still to come."""

@@ -258,6 +258,10 @@ class EdgeLink:
         except UnexpectedMessage as violation:
             self.close(violation)
             raise PeerDisconnected("the Edge broke the wire, and its connection was ended") from None
+        except RequestTimedOut:
+            raise RequestTimedOut(
+                "the Edge did not tell its status in time", hint="try again; if it stays so, see the Edge's own log"
+            ) from None
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
