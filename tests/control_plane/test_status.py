@@ -134,6 +134,17 @@ class StatusTests(WorldCase):
         self.assertEqual(late.message, "the Edge did not tell its status in time")
         self.assertIn("log", late.hint)
 
+    def test_slow_pages(self) -> None:
+        """S1: an Edge that takes its time for each page has ten seconds for all of them."""
+        asked = self.ask()
+        for name in ("a", "b", "c"):
+            self.world.pass_time(3.0)
+            self.assertNoResult(asked)
+            self.answer([node(name)], more=True)
+        self.world.pass_time(1.2)
+        self.failureResultOf(asked, RequestTimedOut)
+        self.assertIsNone(self.connection.edge.lost_for)
+
     def test_who_is_not_there(self) -> None:
         """S1: neither an Edge that is not connected, nor one whose word on the projection is still to come."""
         self.failureResultOf(Deferred.fromCoroutine(self.world.plane.edges.status("nobody")), NotFound)

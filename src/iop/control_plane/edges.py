@@ -254,7 +254,7 @@ class EdgeLink:
         if self._peer is None or not self._enrolled:
             raise NotFound("this Edge is connecting just now", hint="try again")
         try:
-            return await ask_status(self._peer, self._edge)
+            return await ask_status(self._peer, self._edge, self._edges.clock)
         except UnexpectedMessage as violation:
             self.close(violation)
             raise PeerDisconnected("the Edge broke the wire, and its connection was ended") from None

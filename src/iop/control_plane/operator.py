@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from iop.net.http1 import HttpServerFactory
 
 #: Few: people and their scripts ask here. A whole status may take many of an Edge's pages.
-LIMITS: Final = GuardLimits(headers=8 * 1024, body=0, call_seconds=60.0, idle_seconds=15.0, connections=16)
+LIMITS: Final = GuardLimits(headers=8 * 1024, body=0, call_seconds=15.0, idle_seconds=15.0, connections=16)
 
 
 class OperatorApi:

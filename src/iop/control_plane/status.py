@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from iop.errors import UnexpectedMessage
+from iop.errors import RequestTimedOut, UnexpectedMessage
 from iop.units import is_name
 from iop.wire import control_pb2, runtime_pb2
 
 if TYPE_CHECKING:
-    from iop.interfaces import IPeer
+    from iop.interfaces import IClock, IPeer
 
-#: How long an Edge may take for one page.
+#: How long an Edge may take for one page, and for all of them.
 PAGE_SECONDS: Final = 5.0
+WHOLE_SECONDS: Final = 10.0
 #: Pages of one answer at most: more than a catalogue of the largest size has.
 PAGE_LIMIT: Final = 128
 #: Nodes of one answer at most, as in an Edge's configuration: an empty one is few bytes on the wire and many here.
@@ -91,7 +92,7 @@ class EdgeStatus:
     nodes: tuple[NodeStatus, ...]
 
 
-async def ask_status(peer: IPeer, edge: str) -> EdgeStatus:
+async def ask_status(peer: IPeer, edge: str, clock: IClock) -> EdgeStatus:
     """Read an Edge's whole snapshot.
 
     :param peer: its connection, whose hello was accepted.
@@ -99,9 +100,13 @@ async def ask_status(peer: IPeer, edge: str) -> EdgeStatus:
     :raises RequestTimedOut: if it does not answer in time; other errors of :meth:`iop.interfaces.IPeer.request` too.
     """
     nodes: list[NodeStatus] = []
+    until = clock.boot() + WHOLE_SECONDS
     for _ in range(PAGE_LIMIT):
         after = nodes[-1].node if nodes else ""
-        page = await peer.request(control_pb2.EdgeStatusRequest(after=after), PAGE_SECONDS)
+        seconds = min(PAGE_SECONDS, until - clock.boot())
+        if seconds <= 0:
+            raise RequestTimedOut("the Edge took too long for its status")
+        page = await peer.request(control_pb2.EdgeStatusRequest(after=after), seconds)
         if not isinstance(page, control_pb2.EdgeStatusResponse) or page.edge_id != edge:
             raise UnexpectedMessage("an Edge answers for its status with something else")
         if len(nodes) + len(page.nodes) > NODE_LIMIT:
