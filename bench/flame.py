@@ -13,13 +13,12 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 
 from bench.gateway import nginx, prepared, write_script, wrk
 from bench.measure import DRIVING, RESULTS, Report
-from bench.roles import started
+from bench.roles import started, until_ready
 from iop.units import Role
 
 CONNECTIONS = 16
@@ -109,7 +108,8 @@ def main() -> None:
             script = write_script(folder / "one.lua", (home.root / "use.token").read_text().strip(), ["m1"])
             with started(home, Role.CONTROL_PLANE, Role.EDGE, Role.NODE) as roles:
                 url = f"https://{roles[Role.EDGE][1]['api']}/v1/chat/completions"
-                time.sleep(1.0)
+                for _, addresses in roles.values():
+                    until_ready(addresses["status"])
                 for form, output in (("flamegraph", RESULTS / "flame.svg"), ("raw", folder / "raw.txt")):
                     recording = record(form, output)
                     for _ in range(ROUNDS):

@@ -28,7 +28,7 @@ from typing import Any
 import psutil
 
 from bench.measure import DRIVING, ROUNDS, Figures, Report, ask, python, wait_for
-from bench.roles import iop, make_home, port_of, started
+from bench.roles import iop, make_home, port_of, started, until_ready
 from iop.cli.quickstart.home import Home
 from iop.testing.pki import Pki
 from iop.units import Role
@@ -193,7 +193,8 @@ def measure_requests(home: Home, folder: Path, direct: int, rounds: int, gathere
             home.config(Role.EDGE).write_text(plain_config + limits)
             with started(home, Role.CONTROL_PLANE, Role.EDGE, Role.NODE) as roles:
                 url = f"https://{roles[Role.EDGE][1]['api']}/v1/chat/completions"
-                time.sleep(1.0)
+                for _, addresses in roles.values():
+                    until_ready(addresses["status"])
                 gathered.memory["idle"] = rss_megabytes(roles)
                 for connections in CONNECTIONS:
                     gathered.keep(f"{label}, {connections} connections", wrk(url, script, connections))
@@ -205,7 +206,8 @@ def measure_streams(home: Home, direct: int, rounds: int, gathered: Gathered) ->
     for _ in range(rounds):
         with started(home, Role.CONTROL_PLANE, Role.EDGE, Role.NODE) as roles:
             through = port_of(roles[Role.EDGE][1]["api"])
-            time.sleep(1.0)
+            for _, addresses in roles.values():
+                until_ready(addresses["status"])
             for label, port in (("direct", direct), ("through", through)):
                 arguments = ("-m", "bench.streams", "--drive", str(port), "--token-file", str(home.root / "use.token"))
                 first = ask(*arguments, "--paced")

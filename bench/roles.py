@@ -64,6 +64,26 @@ def started(home: Home, *roles: Role) -> Iterator[dict[Role, tuple[subprocess.Po
             child.wait()
 
 
+def until_ready(status: str, seconds: float = 60.0) -> None:
+    """Wait until the role with this status listener says that it can serve."""
+    deadline = time.monotonic() + seconds
+    while not _is_ready(status):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"the role whose status is at {status} was not ready in {seconds:g} s")
+        time.sleep(0.1)
+
+
+def _is_ready(status: str) -> bool:
+    connection = http.client.HTTPConnection(status, timeout=5)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
 def port_of(address: str) -> int:
     """The port in ``host:port``."""
     return int(address.rpartition(":")[2])
@@ -127,24 +147,10 @@ class Deployment:
         child.terminate()
         child.wait()
 
-    def wait_until_ready(self, seconds: float = 60.0) -> None:
+    def wait_until_ready(self) -> None:
         """Until every role says that it can serve."""
-        deadline = time.monotonic() + seconds
         for role in ROLES:
-            while not self._is_ready(role):
-                if time.monotonic() > deadline:
-                    raise SystemExit(f"{role.value} was not ready in {seconds:g} s")
-                time.sleep(0.1)
-
-    def _is_ready(self, role: Role) -> bool:
-        connection = http.client.HTTPConnection(self.address(role.value, "status"), timeout=5)
-        try:
-            connection.request("GET", "/readyz")
-            return connection.getresponse().status == 200
-        except OSError:
-            return False
-        finally:
-            connection.close()
+            until_ready(self.address(role.value, "status"))
 
     def _start(self, role: Role) -> None:
         with (self.home.root / f"{role.value}.bench.log").open("a") as log:

@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from iop.edge import status
 from iop.units import PROTOCOL_VERSION
 from iop.wire import control_pb2, runtime_pb2
-from tests.edge.rig import EDGE, FakeNode, Rig, node_table, provider
+from tests.edge.rig import ADA, ADA_TOKEN, EDGE, FakeNode, Rig, node_table, provider, text_of
 
 AVAILABLE = (runtime_pb2.PROVIDER_STATUS_AVAILABLE, runtime_pb2.PROVIDER_HEALTH_HEALTHY)
 OFFLINE = (runtime_pb2.PROVIDER_STATUS_UNAVAILABLE, runtime_pb2.PROVIDER_HEALTH_OFFLINE)
@@ -99,6 +99,23 @@ class StatusTests(SynchronousTestCase):
         self.rig.pump()
         first, _ = self.node().provider_snapshots
         self.assertEqual((first.in_flight, first.queued), (1, 1))
+
+    def test_no_address_or_key_in_it(self) -> None:
+        """C30, C46, P25: of a connection nothing is told: no address, certificate, key or proof, and no token."""
+        node = self.rig.node("node-1")
+        self.rig.request()
+        self.rig.pump()
+        told = self.page().SerializeToString()
+        offer = node.offer()
+        run = node.last_run()
+        for secret in (
+            *(b"192.0.2.", offer.public_key, offer.attestation.statement, offer.attestation.signature),
+            *offer.attestation.certificate_chain,
+            *(run.lease.box, run.lease.statement, run.token_id.encode(), run.binding.principal.encode()),
+            *(text_of(ADA_TOKEN).encode(), ADA.digest),
+        ):
+            self.assertTrue(secret)
+            self.assertNotIn(secret, told)
 
     def test_pages(self) -> None:
         """S1: pages follow each other without a gap or a repetition, wherever they are cut."""

@@ -15,7 +15,6 @@ from klein.resource import KleinResource
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.web.server import Request
-from werkzeug.exceptions import HTTPException
 
 from iop.control_plane.leases import secret_place
 from iop.control_plane.metrics import UNANSWERED, ControlPlaneMetrics
@@ -161,13 +160,9 @@ class CredentialApi:
 
     def _failed(self, request: IRequest, failure: Failure) -> bytes:
         answer, error = cast(Request, request), failure.value
-        if isinstance(error, HTTPException) and error.code in (404, 405):
-            code = "no_such_call" if error.code == 404 else "method_not_allowed"
-            status, document = error.code, problem(error.code, code, "there is no such call in this API")
-        else:
-            status, document = problem_of(error)
-            if status == 500:
-                self._log.failure("control.api.failed", failure)
+        status, document = problem_of(error)
+        if status == 500:
+            self._log.failure("control.api.failed", failure)
         answer.setResponseCode(status)
         answer.responseHeaders.setRawHeaders(b"content-type", [MEDIA_TYPE])
         answer.responseHeaders.setRawHeaders(b"cache-control", [b"no-store"])

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final, cast
 from klein import Klein
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
-from werkzeug.exceptions import HTTPException
 
-from iop.control_plane.problems import MEDIA_TYPE, problem, problem_of, refuse_http
+from iop.control_plane.problems import MEDIA_TYPE, problem_of, refuse_http
 from iop.net.guard import GuardLimits, guarded_site
 from iop.units import rfc3339
 
@@ -66,13 +65,9 @@ class OperatorApi:
 
     def _failed(self, request: IRequest, failure: Failure) -> bytes:
         answer, error = cast("Request", request), failure.value
-        if isinstance(error, HTTPException) and error.code in (404, 405):
-            code = "no_such_call" if error.code == 404 else "method_not_allowed"
-            status, document = error.code, problem(error.code, code, "there is no such call on this socket")
-        else:
-            status, document = problem_of(error)
-            if status == 500:
-                self._log.failure("control.operator.failed", failure)
+        status, document = problem_of(error)
+        if status == 500:
+            self._log.failure("control.operator.failed", failure)
         answer.setResponseCode(status)
         answer.responseHeaders.setRawHeaders(b"content-type", [MEDIA_TYPE])
         return document

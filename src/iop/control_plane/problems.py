@@ -6,6 +6,8 @@ import json
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from werkzeug.exceptions import HTTPException
+
 from iop.errors import (
     AlreadyExists,
     ApiRefused,
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MEDIA_TYPE = b"application/problem+json"
+#: What klein raises for a path or method that no route has.
+_NO_CALL: Mapping[int, str] = {404: "no_such_call", 405: "method_not_allowed"}
 
 #: What each error of the store means to a caller; anything else is 500 and says nothing.
 _STATUS: Mapping[type[IopError], int] = {
@@ -61,6 +65,8 @@ def problem(status: int, code: str, detail: str, hint: str = "") -> bytes:
 
 def problem_of(error: BaseException | None) -> tuple[int, bytes]:
     """Status and document for whatever a call ended with."""
+    if isinstance(error, HTTPException) and error.code is not None and error.code in _NO_CALL:
+        return error.code, problem(error.code, _NO_CALL[error.code], "there is no such call here")
     if isinstance(error, ApiRefused):
         return error.status, problem(error.status, error.reason, error.message, error.hint)
     if isinstance(error, IopError) and type(error) in _STATUS:

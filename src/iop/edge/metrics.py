@@ -12,7 +12,7 @@ from iop.edge.openai_errors import CODES
 from iop.edge.runs import NODE_LOST
 from iop.errors import ControlPlaneUnavailable
 from iop.net.http_refusal import REFUSAL_CODES
-from iop.process.metrics import Tally
+from iop.process.metrics import HEAD_SECONDS, Tally
 from iop.records import LEASE_REFUSALS
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 CALLER_GONE: Final = "caller_gone"
 #: The status of a request whose caller left before it had any answer.
 _UNANSWERED: Final = "none"
-_FIRST_BYTE_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
 _TOTAL_SECONDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 
 
@@ -70,7 +69,7 @@ class EdgeMetrics:
         self.first_byte_seconds = Histogram(
             "iop_edge_first_byte_seconds",
             "From a whole request to the head of its provider's answer",
-            buckets=_FIRST_BYTE_SECONDS,
+            buckets=HEAD_SECONDS,
             registry=registry,
         )
         self.call_seconds = Histogram(

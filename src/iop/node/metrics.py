@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import Counter, Gauge, Histogram
 
 from iop.core.runs import FAILURE_CODES
-from iop.process.metrics import Tally
+from iop.process.metrics import HEAD_SECONDS, Tally
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 WHOLE: Final = "whole"
 #: The outcome of a run whose Edge went away.
 EDGE_LOST: Final = "edge_lost"
-_HEAD_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
 
 
 class NodeMetrics:
@@ -39,7 +38,7 @@ class NodeMetrics:
         self.head_seconds = Histogram(
             "iop_node_upstream_head_seconds",
             "From a call of a provider to the head of its answer",
-            buckets=_HEAD_SECONDS,
+            buckets=HEAD_SECONDS,
             registry=registry,
         )
         self.key_replacements = Counter(

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Counts whatever is in no closed set.
 OTHER: Final = "other"
+#: Buckets for how long the head of a provider's answer takes, the same wherever it is measured.
+HEAD_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
 _TEXT: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 # the library's switch is one for the process; a second gauge beside each counter would only double the page
