@@ -82,6 +82,18 @@ class ProjectionSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class ProjectionDelta:
+    """What makes the projection of ``generation`` of that of ``base_generation``; a changed entry is in it whole."""
+
+    base_generation: int
+    generation: int
+    removed_tokens: tuple[str, ...]
+    removed_routes: tuple[str, ...]
+    tokens: tuple[TokenEntry, ...]
+    routes: tuple[RouteEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SealedSecret:
     """An at-rest envelope: the secret under its own data key, and that data key under a keyring key."""
 

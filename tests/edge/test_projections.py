@@ -14,6 +14,7 @@ from iop.edge.projections import Projections
 from iop.errors import BadConfig, DeploymentMismatch, FileRefused, MalformedFrame, RequestTimedOut
 from iop.testing.clock import FakeClock
 from iop.wire import control_pb2
+from iop.wire.convert import projection_to_wire
 from tests.edge.rig import DEPLOYMENT, EDGE, FIRST, SMALL, receipt_of, wire_of
 
 APPLIED = control_pb2.PROJECTION_RESULT_APPLIED
@@ -96,7 +97,8 @@ class ProjectionsTests(SynchronousTestCase):
     def test_two_entries_for_one_key(self) -> None:
         """A projection without meaning is refused as a whole."""
         twice = replace(FIRST, routes=(SMALL, replace(SMALL, route="route-9")))
-        self.assertOutcome(self.offer(twice), REFUSED, 0, "malformed_projection")
+        wire = projection_to_wire(twice, b"d" * 32)
+        self.assertOutcome(self.projections.offer(wire, receipt_of(wire)), REFUSED, 0, "malformed_projection")
 
     def test_malformed_entry(self) -> None:
         """An entry that is not even well-formed is the connection's end."""

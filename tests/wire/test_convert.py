@@ -52,7 +52,8 @@ class RoundTripTests(SynchronousTestCase):
         self.assertEqual({f.name for f in ProjectedToken.DESCRIPTOR.fields}, {f.name for f in fields(TokenEntry)})
         self.assertEqual({f.name for f in ProjectedRoute.DESCRIPTOR.fields}, {f.name for f in fields(RouteEntry)})
         self.assertEqual(
-            {f.name for f in PrincipalProjection.DESCRIPTOR.fields}, {"generation", "digest", "tokens", "routes"}
+            {f.name for f in PrincipalProjection.DESCRIPTOR.fields},
+            {"generation", "digest", "tokens", "routes", "next_bucket"},
         )
 
 

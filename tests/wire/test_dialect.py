@@ -70,7 +70,7 @@ class ClosedListTests(SynchronousTestCase):
         self.assertTrue(all(field.number not in (8, 9) for field in proto.field))
 
     def test_no_node_connection_on_the_control_wire(self) -> None:
-        """C44: nothing but enrolment, status, projection and leases travels between Control Plane and Edge."""
+        """C44: enrolment, status, commands, events, projection, leases: nothing else travels to an Edge or from it."""
         requests = CONTROL.requests_by_initiator.keys() | CONTROL.requests_by_acceptor.keys()
         self.assertEqual(
             requests,
@@ -80,9 +80,12 @@ class ClosedListTests(SynchronousTestCase):
                 "acquire_lease_request",
                 "principal_projection_apply_request",
                 "edge_status_request",
+                "edge_command_request",
+                "projection_page_request",
             },
         )
-        self.assertEqual(CONTROL.notes_by_initiator | CONTROL.notes_by_acceptor, {PING, PONG})
+        self.assertEqual(CONTROL.notes_by_initiator, {PING, PONG, "edge_command_event", "edge_node_event"})
+        self.assertEqual(CONTROL.notes_by_acceptor, {PING, PONG})
 
 
 class CodecTests(SynchronousTestCase):

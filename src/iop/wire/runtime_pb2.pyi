@@ -25,6 +25,7 @@ class ProviderHealth(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PROVIDER_HEALTH_UNSPECIFIED: _ClassVar[ProviderHealth]
     PROVIDER_HEALTH_HEALTHY: _ClassVar[ProviderHealth]
     PROVIDER_HEALTH_OFFLINE: _ClassVar[ProviderHealth]
+    PROVIDER_HEALTH_UNREACHABLE: _ClassVar[ProviderHealth]
 PROVIDER_CATEGORY_UNSPECIFIED: ProviderCategory
 PROVIDER_CATEGORY_CLI: ProviderCategory
 PROVIDER_CATEGORY_API: ProviderCategory
@@ -35,6 +36,7 @@ PROVIDER_STATUS_UNAVAILABLE: ProviderStatus
 PROVIDER_HEALTH_UNSPECIFIED: ProviderHealth
 PROVIDER_HEALTH_HEALTHY: ProviderHealth
 PROVIDER_HEALTH_OFFLINE: ProviderHealth
+PROVIDER_HEALTH_UNREACHABLE: ProviderHealth
 
 class Binding(_message.Message):
     __slots__ = ("principal", "route", "slot", "profile", "target", "node", "credential_revision", "route_revision", "generation")
@@ -117,7 +119,7 @@ class NodeKeyAttestation(_message.Message):
     def __init__(self, certificate_chain: _Optional[_Iterable[bytes]] = ..., statement: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class ProviderSnapshot(_message.Message):
-    __slots__ = ("provider_id", "category", "status", "health", "capacity", "in_flight", "queued")
+    __slots__ = ("provider_id", "category", "status", "health", "capacity", "in_flight", "queued", "long_context_capacity", "long_in_flight", "long_queued")
     PROVIDER_ID_FIELD_NUMBER: _ClassVar[int]
     CATEGORY_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +127,9 @@ class ProviderSnapshot(_message.Message):
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     QUEUED_FIELD_NUMBER: _ClassVar[int]
+    LONG_CONTEXT_CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    LONG_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    LONG_QUEUED_FIELD_NUMBER: _ClassVar[int]
     provider_id: str
     category: ProviderCategory
     status: ProviderStatus
@@ -132,7 +137,10 @@ class ProviderSnapshot(_message.Message):
     capacity: int
     in_flight: int
     queued: int
-    def __init__(self, provider_id: _Optional[str] = ..., category: _Optional[_Union[ProviderCategory, str]] = ..., status: _Optional[_Union[ProviderStatus, str]] = ..., health: _Optional[_Union[ProviderHealth, str]] = ..., capacity: _Optional[int] = ..., in_flight: _Optional[int] = ..., queued: _Optional[int] = ...) -> None: ...
+    long_context_capacity: int
+    long_in_flight: int
+    long_queued: int
+    def __init__(self, provider_id: _Optional[str] = ..., category: _Optional[_Union[ProviderCategory, str]] = ..., status: _Optional[_Union[ProviderStatus, str]] = ..., health: _Optional[_Union[ProviderHealth, str]] = ..., capacity: _Optional[int] = ..., in_flight: _Optional[int] = ..., queued: _Optional[int] = ..., long_context_capacity: _Optional[int] = ..., long_in_flight: _Optional[int] = ..., long_queued: _Optional[int] = ...) -> None: ...
 
 class NodeHelloRequest(_message.Message):
     __slots__ = ("node_id", "protocol_version")
@@ -163,20 +171,22 @@ class NodeConfig(_message.Message):
     def __init__(self, providers: _Optional[_Iterable[_Union[NodeProvider, _Mapping[str, object]]]] = ...) -> None: ...
 
 class NodeProvider(_message.Message):
-    __slots__ = ("provider_id", "category", "profile", "target", "models", "capacity")
+    __slots__ = ("provider_id", "category", "profile", "target", "models", "capacity", "long_context_capacity")
     PROVIDER_ID_FIELD_NUMBER: _ClassVar[int]
     CATEGORY_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    LONG_CONTEXT_CAPACITY_FIELD_NUMBER: _ClassVar[int]
     provider_id: str
     category: ProviderCategory
     profile: str
     target: str
     models: _containers.RepeatedScalarFieldContainer[str]
     capacity: int
-    def __init__(self, provider_id: _Optional[str] = ..., category: _Optional[_Union[ProviderCategory, str]] = ..., profile: _Optional[str] = ..., target: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., capacity: _Optional[int] = ...) -> None: ...
+    long_context_capacity: int
+    def __init__(self, provider_id: _Optional[str] = ..., category: _Optional[_Union[ProviderCategory, str]] = ..., profile: _Optional[str] = ..., target: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., capacity: _Optional[int] = ..., long_context_capacity: _Optional[int] = ...) -> None: ...
 
 class NodeKeyOfferRequest(_message.Message):
     __slots__ = ("public_key", "attestation")
@@ -305,6 +315,14 @@ class RunCredit(_message.Message):
     def __init__(self, run: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class RunCancel(_message.Message):
+    __slots__ = ("run", "unless_started")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    UNLESS_STARTED_FIELD_NUMBER: _ClassVar[int]
+    run: int
+    unless_started: bool
+    def __init__(self, run: _Optional[int] = ..., unless_started: _Optional[bool] = ...) -> None: ...
+
+class RunStarted(_message.Message):
     __slots__ = ("run",)
     RUN_FIELD_NUMBER: _ClassVar[int]
     run: int
@@ -335,7 +353,7 @@ class Pong(_message.Message):
     def __init__(self, nonce: _Optional[int] = ...) -> None: ...
 
 class RuntimeEnvelope(_message.Message):
-    __slots__ = ("correlation_id", "ping", "pong", "node_hello_request", "node_hello_response", "node_key_offer_request", "node_key_offer_response", "node_key_proof_request", "node_key_proof_response", "node_ready_request", "node_ready_response", "run_request", "run_body", "run_head", "run_credit", "run_cancel", "run_failed")
+    __slots__ = ("correlation_id", "ping", "pong", "node_hello_request", "node_hello_response", "node_key_offer_request", "node_key_offer_response", "node_key_proof_request", "node_key_proof_response", "node_ready_request", "node_ready_response", "run_request", "run_body", "run_head", "run_credit", "run_cancel", "run_failed", "run_started")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
@@ -353,6 +371,7 @@ class RuntimeEnvelope(_message.Message):
     RUN_CREDIT_FIELD_NUMBER: _ClassVar[int]
     RUN_CANCEL_FIELD_NUMBER: _ClassVar[int]
     RUN_FAILED_FIELD_NUMBER: _ClassVar[int]
+    RUN_STARTED_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     ping: Ping
     pong: Pong
@@ -370,4 +389,5 @@ class RuntimeEnvelope(_message.Message):
     run_credit: RunCredit
     run_cancel: RunCancel
     run_failed: RunFailed
-    def __init__(self, correlation_id: _Optional[int] = ..., ping: _Optional[_Union[Ping, _Mapping[str, object]]] = ..., pong: _Optional[_Union[Pong, _Mapping[str, object]]] = ..., node_hello_request: _Optional[_Union[NodeHelloRequest, _Mapping[str, object]]] = ..., node_hello_response: _Optional[_Union[NodeHelloResponse, _Mapping[str, object]]] = ..., node_key_offer_request: _Optional[_Union[NodeKeyOfferRequest, _Mapping[str, object]]] = ..., node_key_offer_response: _Optional[_Union[NodeKeyOfferResponse, _Mapping[str, object]]] = ..., node_key_proof_request: _Optional[_Union[NodeKeyProofRequest, _Mapping[str, object]]] = ..., node_key_proof_response: _Optional[_Union[NodeKeyProofResponse, _Mapping[str, object]]] = ..., node_ready_request: _Optional[_Union[NodeReadyRequest, _Mapping[str, object]]] = ..., node_ready_response: _Optional[_Union[NodeReadyResponse, _Mapping[str, object]]] = ..., run_request: _Optional[_Union[RunRequest, _Mapping[str, object]]] = ..., run_body: _Optional[_Union[RunBody, _Mapping[str, object]]] = ..., run_head: _Optional[_Union[RunHead, _Mapping[str, object]]] = ..., run_credit: _Optional[_Union[RunCredit, _Mapping[str, object]]] = ..., run_cancel: _Optional[_Union[RunCancel, _Mapping[str, object]]] = ..., run_failed: _Optional[_Union[RunFailed, _Mapping[str, object]]] = ...) -> None: ...
+    run_started: RunStarted
+    def __init__(self, correlation_id: _Optional[int] = ..., ping: _Optional[_Union[Ping, _Mapping[str, object]]] = ..., pong: _Optional[_Union[Pong, _Mapping[str, object]]] = ..., node_hello_request: _Optional[_Union[NodeHelloRequest, _Mapping[str, object]]] = ..., node_hello_response: _Optional[_Union[NodeHelloResponse, _Mapping[str, object]]] = ..., node_key_offer_request: _Optional[_Union[NodeKeyOfferRequest, _Mapping[str, object]]] = ..., node_key_offer_response: _Optional[_Union[NodeKeyOfferResponse, _Mapping[str, object]]] = ..., node_key_proof_request: _Optional[_Union[NodeKeyProofRequest, _Mapping[str, object]]] = ..., node_key_proof_response: _Optional[_Union[NodeKeyProofResponse, _Mapping[str, object]]] = ..., node_ready_request: _Optional[_Union[NodeReadyRequest, _Mapping[str, object]]] = ..., node_ready_response: _Optional[_Union[NodeReadyResponse, _Mapping[str, object]]] = ..., run_request: _Optional[_Union[RunRequest, _Mapping[str, object]]] = ..., run_body: _Optional[_Union[RunBody, _Mapping[str, object]]] = ..., run_head: _Optional[_Union[RunHead, _Mapping[str, object]]] = ..., run_credit: _Optional[_Union[RunCredit, _Mapping[str, object]]] = ..., run_cancel: _Optional[_Union[RunCancel, _Mapping[str, object]]] = ..., run_failed: _Optional[_Union[RunFailed, _Mapping[str, object]]] = ..., run_started: _Optional[_Union[RunStarted, _Mapping[str, object]]] = ...) -> None: ...
