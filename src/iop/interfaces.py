@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         NewToken,
         PrincipalRecord,
         ProjectionSnapshot,
+        Reading,
         RouteRecord,
         SlotRecord,
         TokenRecord,
@@ -160,6 +161,12 @@ class IProjections(Interface):
 
     def snapshot(edge: str) -> Deferred[ProjectionSnapshot]:
         """Everything ``edge`` may know, tokens and routes of one single generation."""
+
+    def reading(since: int) -> Deferred[Reading]:
+        """What changed after generation ``since``, and the generation that it is of now, in one snapshot.
+
+        It is whole with ``since`` 0, and where the store no longer knows what changed since then.
+        """
 
 
 class ILeaseAuthority(Interface):

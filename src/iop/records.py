@@ -94,6 +94,31 @@ class ProjectionDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class PrincipalView:
+    """What Edges may know of one principal: nothing, if it is gone.
+
+    :ivar edges: the Edges it is limited to; none means that every Edge may know of it (E14).
+    """
+
+    principal: str
+    edges: frozenset[str]
+    tokens: tuple[TokenEntry, ...]
+    routes: tuple[RouteEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One consistent reading of what Edges may know (security.md: one snapshot, never mixed).
+
+    :ivar whole: whether it has every principal; otherwise those that changed since the generation that was asked for.
+    """
+
+    generation: int
+    whole: bool
+    principals: tuple[PrincipalView, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SealedSecret:
     """An at-rest envelope: the secret under its own data key, and that data key under a keyring key."""
 
