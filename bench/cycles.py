@@ -26,7 +26,7 @@ from zope.interface import implementer
 
 from bench.measure import Report
 from bench.roles import Deployment, port_of
-from iop.cli.quickstart.home import NAMES, TRUST_DOMAIN
+from iop.cli.quickstart.home import TRUST_DOMAIN, Member
 from iop.errors import Draining, IopError
 from iop.interfaces import IPeer, IPeerApplication
 from iop.net.clock import ReactorClock
@@ -41,8 +41,8 @@ from iop.wire.runtime_pb2 import NodeHelloRequest
 ENDS = ("closed", "after hello", "during hello", "during handshake")
 #: Seconds after which a visit that does not end is a failure of the bench, such as a refused certificate.
 LONGEST_VISIT = 30.0
-EDGE_HELLO = EdgeHelloRequest(edge_id=NAMES[Role.EDGE], protocol_version=PROTOCOL_VERSION)
-NODE_HELLO = NodeHelloRequest(node_id=NAMES[Role.NODE], protocol_version=PROTOCOL_VERSION)
+EDGE_HELLO = EdgeHelloRequest(edge_id=Member(Role.EDGE).name, protocol_version=PROTOCOL_VERSION)
+NODE_HELLO = NodeHelloRequest(node_id=Member(Role.NODE).name, protocol_version=PROTOCOL_VERSION)
 
 
 @implementer(IPeerApplication)
@@ -129,10 +129,10 @@ async def measure(running: Any, cycles: int) -> None:
         ):
             # with the certificate of the role that is at home, which is away meanwhile
             deployment.stop(visiting)
-            leaf = deployment.home.certificate(visiting)
+            leaf = deployment.home.certificate(Member(visiting))
             files = TlsFiles(leaf.certificate, leaf.key, deployment.home.ca)
             creator = mutual_client(
-                files, trust_domain=TRUST_DOMAIN, role=visited, name=NAMES[visited], server_name="127.0.0.1"
+                files, trust_domain=TRUST_DOMAIN, role=visited, name=Member(visited).name, server_name="127.0.0.1"
             )
             port = port_of(deployment.address(visited.value, listener))
             done = 0

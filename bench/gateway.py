@@ -29,7 +29,7 @@ import psutil
 
 from bench.measure import DRIVING, ROUNDS, Figures, Report, ask, python, wait_for
 from bench.roles import iop, make_home, port_of, started, until_ready
-from iop.cli.quickstart.home import Home
+from iop.cli.quickstart.home import Home, Member
 from iop.testing.pki import Pki
 from iop.units import Role
 
@@ -183,14 +183,14 @@ def measure_requests(home: Home, folder: Path, direct: int, rounds: int, gathere
     token = (home.root / "use.token").read_text().strip()
     one = write_script(folder / "one.lua", token, ["m1"])
     two = write_script(folder / "two.lua", token, ["m1", "m2"])
-    plain_config = home.config(Role.EDGE).read_text()
+    plain_config = home.config(Member(Role.EDGE)).read_text()
     for _ in range(rounds):
         for connections in CONNECTIONS:
             url = f"https://127.0.0.1:{direct}/v1/chat/completions"
             gathered.keep(f"direct, {connections} connections", wrk(url, one, connections))
         for label, script, entries in (("cached", one, 1000), ("uncached", two, 1)):
             limits = f"\n[limits]\nlease_cache_entries = {entries}\n"
-            home.config(Role.EDGE).write_text(plain_config + limits)
+            home.config(Member(Role.EDGE)).write_text(plain_config + limits)
             with started(home, Role.CONTROL_PLANE, Role.EDGE, Role.NODE) as roles:
                 url = f"https://{roles[Role.EDGE][1]['api']}/v1/chat/completions"
                 for _, addresses in roles.values():

@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.measure import ROUNDS, Figures, Report, ask
 from bench.roles import make_home, port_of, started
-from iop.cli.quickstart.home import NAMES, TRUST_DOMAIN, Home
+from iop.cli.quickstart.home import TRUST_DOMAIN, Home, Member
 from iop.interfaces import IClock
 from iop.net.tls import TlsFiles
 from iop.units import Role
@@ -48,7 +48,7 @@ def drive(home: Home, port: int, in_flight: int) -> dict[str, float]:
         return control_pb2.PrincipalProjectionApplyResponse(outcome=applied(pushed.projection))
 
     async def begin(peer: Any, clock: IClock) -> Callable[[], Awaitable[object]]:
-        edge, node = NAMES[Role.EDGE], NAMES[Role.NODE]
+        edge, node = Member(Role.EDGE).name, Member(Role.NODE).name
         hello = await peer.request(control_pb2.EdgeHelloRequest(edge_id=edge, protocol_version=PROTOCOL_VERSION), 10)
         await peer.request(control_pb2.EdgeReadyRequest(outcome=applied(hello.projection)), 10)
         snapshot, _ = projection_from_wire(hello.projection)
@@ -84,7 +84,7 @@ def drive(home: Home, port: int, in_flight: int) -> dict[str, float]:
         files(home, Role.EDGE),
         trust_domain=TRUST_DOMAIN,
         role=Role.CONTROL_PLANE,
-        name=NAMES[Role.CONTROL_PLANE],
+        name=Member(Role.CONTROL_PLANE).name,
         server_name="localhost",
     )
     return asking.drive(CONTROL, creator, port, in_flight, begin, follow)
@@ -92,7 +92,7 @@ def drive(home: Home, port: int, in_flight: int) -> dict[str, float]:
 
 def files(home: Home, role: Role) -> TlsFiles:
     """The home's certificate of a role."""
-    paths = home.certificate(role)
+    paths = home.certificate(Member(role))
     return TlsFiles(paths.certificate, paths.key, home.ca)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bench.measure import DRIVING, SERVED, python, wait_for
-from iop.cli.quickstart.home import Home
+from iop.cli.quickstart.home import Home, Member
 from iop.process.record import record_path
 from iop.units import Role
 
@@ -40,7 +40,7 @@ def start(home: Home, role: Role, stdout: int | IO[str]) -> subprocess.Popen[str
     """A role as a ``twistd -n`` process on the served core."""
     record_path(home.run, role).unlink(missing_ok=True)
     twistd = str(Path(sysconfig.get_path("scripts"), "twistd"))
-    command = (twistd, "-n", "--pidfile=", f"iop-{role.value}", "--config", str(home.config(role)))
+    command = (twistd, "-n", "--pidfile=", f"iop-{role.value}", "--config", str(home.config(Member(role))))
     return python(*command, core=SERVED, cwd=home.root, stdout=stdout)
 
 
@@ -160,7 +160,7 @@ class Deployment:
     def _start_provider(self) -> None:
         port = next(
             line.rpartition(":")[2].partition("/")[0]
-            for line in self.home.config(Role.NODE).read_text().splitlines()
+            for line in self.home.config(Member(Role.NODE)).read_text().splitlines()
             if line.startswith("base_url")
         )
         root = self.home.root

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from iop.cli.config import check_file, config
 from iop.cli.quickstart.configs import write_configs
-from iop.cli.quickstart.home import LISTENERS, Home, Settings, Upstream
+from iop.cli.quickstart.home import LISTENERS, Home, Member, Settings, Upstream
 from iop.errors import BadConfig
 from iop.units import Role
 
@@ -35,7 +35,7 @@ class CheckTests(SynchronousTestCase):
         ):
             self.write(upstream)
             for role in (Role.CONTROL_PLANE, Role.EDGE, Role.NODE):
-                self.assertIs(check_file(self.home.config(role)), role)
+                self.assertIs(check_file(self.home.config(Member(role))), role)
 
     def test_examples_of_the_documentation(self) -> None:
         """Each is a whole file that a role starts with."""
@@ -48,12 +48,12 @@ class CheckTests(SynchronousTestCase):
         self.assertEqual(roles, [Role.CONTROL_PLANE, Role.EDGE, Role.NODE])
 
     def test_says_so(self) -> None:
-        done = CliRunner().invoke(config, ["check", str(self.home.config(Role.EDGE)), "--json"])
+        done = CliRunner().invoke(config, ["check", str(self.home.config(Member(Role.EDGE))), "--json"])
         self.assertEqual(json.loads(done.output)["role"], "edge")
 
     def test_quickstart_files_refuse_to_listen_for_others(self) -> None:
         """A configuration made for one machine does not become a deployment by changing an address."""
-        path = self.home.config(Role.EDGE)
+        path = self.home.config(Member(Role.EDGE))
         path.write_text(path.read_text().replace("interface=127.0.0.1", "interface=0.0.0.0"))
         with self.assertRaises(BadConfig) as caught:
             check_file(path)
@@ -61,7 +61,7 @@ class CheckTests(SynchronousTestCase):
         self.assertIn("[node_wire] listen: must listen on loopback", caught.exception.message)
 
     def test_mistake_is_placed(self) -> None:
-        path = self.home.config(Role.NODE)
+        path = self.home.config(Member(Role.NODE))
         path.write_text(path.read_text().replace("base_url", "base_uri"))
         with self.assertRaises(BadConfig) as caught:
             check_file(path)

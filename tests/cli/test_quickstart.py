@@ -21,12 +21,15 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from iop.certificates import read_certificates
 from iop.cli.quickstart import decide, require_secret, show
+from iop.cli.quickstart.configs import write_configs
 from iop.cli.quickstart.flow import Quickstart, Running, said
-from iop.cli.quickstart.home import LISTENERS, NAMES, Home, Settings, Upstream
+from iop.cli.quickstart.home import LISTENERS, Home, Member, Settings, Upstream
 from iop.cli.quickstart.hops import Hop, complete, hops, provider_hop
 from iop.cli.quickstart.processes import Child, Children, QuickstartFailed
 from iop.crypto.pki import Authority
+from iop.edge.config import load as load_edge
 from iop.errors import AlreadyRunning, BadConfig, FileRefused
+from iop.node.config import load as load_node
 from iop.process.role import IReactor
 from iop.secret import Secret
 from iop.units import Role
@@ -92,7 +95,7 @@ class HomeTests(SynchronousTestCase):
 
     def make(self) -> dict[Path, bytes]:
         """Do every step; answers what the files hold then."""
-        self.home.make_certificates()
+        self.home.make_certificates(1)
         self.home.make_keys()
         self.home.make_store("d-1")
         return {path: path.read_bytes() for path in self.home.root.rglob("*") if path.is_file()}
@@ -140,12 +143,12 @@ class HomeTests(SynchronousTestCase):
     def test_certificate_that_ends_is_replaced(self) -> None:
         now = datetime.now(UTC)
         with self.home.held():
-            self.home.make_certificates()
-            paths = self.home.certificate(Role.NODE)
+            self.home.make_certificates(1)
+            paths = self.home.certificate(Member(Role.NODE))
             authority = Authority.load(self.home.pki)
-            soon = authority.issue(Role.NODE, NAMES[Role.NODE], days=1, now_ms=int(now.timestamp() * 1000))
+            soon = authority.issue(Role.NODE, "node-1", days=1, now_ms=int(now.timestamp() * 1000))
             soon.write(paths.certificate, paths.key)
-            self.home.make_certificates()
+            self.home.make_certificates(1)
         (renewed,) = read_certificates(paths.certificate)
         self.assertGreater(renewed.not_valid_after_utc, now + timedelta(days=2))
 
@@ -161,6 +164,25 @@ class HomeTests(SynchronousTestCase):
             moved = self.home.settings()
         self.assertNotEqual(moved.ports["api"], first.ports["api"])
         self.assertEqual({**moved.ports, "api": 0}, {**first.ports, "api": 0})
+
+    def test_nodes_are_kept(self) -> None:
+        """As many Nodes as were asked for last, each with a port, a certificate and files of its own."""
+        with self.home.held():
+            self.home.keep(self.home.settings(nodes=3))
+        with self.home.held():
+            settings = self.home.settings()
+            self.assertEqual(settings.nodes, 3)
+            self.assertEqual(settings.ports.keys() - set(LISTENERS), {"node_2_status", "node_3_status"})
+            self.assertEqual(self.home.settings(nodes=1).ports.keys(), set(LISTENERS))
+            self.home.make_certificates(settings.nodes)
+            write_configs(self.home, settings)
+        nodes = [Member(Role.NODE, number) for number in (1, 2, 3)]
+        loaded = [load_node(self.home.config(node)) for node in nodes]
+        self.assertEqual([each.node.name for each in loaded], ["node-1", "node-2", "node-3"])
+        self.assertEqual([each.run.directory for each in loaded], [self.home.record(node).parent for node in nodes])
+        self.assertEqual(len({each.tls.certificate for each in loaded}), 3)
+        edge = load_edge(self.home.config(Member(Role.EDGE)))
+        self.assertEqual([table.name for table in edge.nodes], ["node-1", "node-2", "node-3"])
 
     def test_reserved_ports_are_for_the_roles_alone(self) -> None:
         """Two quickstarts that start at once choose different ports, and a role can listen on a reserved one."""
@@ -321,19 +343,19 @@ class HopTests(SynchronousTestCase):
 
     def test_in_the_order_of_the_request(self) -> None:
         self.assertEqual(
-            [hop.who for hop in hops(self.home, "r-1")],
+            [hop.who for hop in hops(self.home, 1, "r-1")],
             ["Edge edge-1", "Control Plane cp-1", "Edge edge-1", "Node node-1"],
         )
-        self.assertFalse(complete(hops(self.home, "r-1")))
+        self.assertFalse(complete(hops(self.home, 1, "r-1")))
         self.log(Role.NODE, "node-1", "node.run.finished", status=200, bytes=10)
-        found = hops(self.home, "r-1")
+        found = hops(self.home, 1, "r-1")
         self.assertTrue(complete(found))
         self.assertIn("status 200, 10 bytes", found[-1].saw)
 
     def test_line_half_written_is_not_read(self) -> None:
         with self.home.log("node").open("a") as log:
             log.write('{"event": "node.run.finished", "request_id": "r-1"')
-        self.assertFalse(complete(hops(self.home, "r-1")))
+        self.assertFalse(complete(hops(self.home, 1, "r-1")))
 
     def test_stand_in(self) -> None:
         self.home.log("provider").write_text("")

@@ -18,7 +18,7 @@ from threading import Event, Thread
 from time import monotonic, sleep
 from typing import Any
 
-from iop.cli.quickstart.home import Home
+from iop.cli.quickstart.home import Home, Member
 from iop.units import Role
 
 SECONDS = 60.0
@@ -92,7 +92,15 @@ class RoleChild:
         twistd = str(Path(sysconfig.get_path("scripts"), "twistd"))
         self.lines: list[str] = []
         self.process = Popen(  # noqa: S603 - our own interpreter
-            [sys.executable, twistd, "-n", "--pidfile=", f"iop-{role.value}", "--config", str(home.config(role))],
+            [
+                sys.executable,
+                twistd,
+                "-n",
+                "--pidfile=",
+                f"iop-{role.value}",
+                "--config",
+                str(home.config(Member(role))),
+            ],
             cwd=home.root,
             stdout=output,
             stderr=PIPE,

@@ -25,7 +25,7 @@ from iop.cli.doctor import network
 from iop.cli.doctor.checks import Finding, Grade
 from iop.cli.doctor.machine import listener
 from iop.cli.doctor.network import readiness
-from iop.cli.quickstart.home import TRUST_DOMAIN, Home
+from iop.cli.quickstart.home import TRUST_DOMAIN, Home, Member
 from iop.crypto.pki import Authority
 from iop.edge.service import NO_PROJECTION
 from iop.node.service import NOT_REGISTERED
@@ -148,7 +148,7 @@ class DoctorTests(SynchronousTestCase):
 
     def broken(self, role: Role, *replacements: tuple[str, str]) -> dict[str, dict[str, str]]:
         """What is found, by check, of a configuration with other values; there must be a fault."""
-        text = self.home.config(role).read_text()
+        text = self.home.config(Member(role)).read_text()
         for old, new in replacements:
             self.assertIn(old, text)
             text = text.replace(old, new)
@@ -258,7 +258,7 @@ class DoctorTests(SynchronousTestCase):
             self.assertEqual(found["everything else"]["result"], "skipped")
         with self.subTest("certificate that ends soon"):
             path = root / "soon.toml"
-            text = self.home.config(Role.NODE).read_text()
+            text = self.home.config(Member(Role.NODE)).read_text()
             for old, new in self.certify(-1, 5):
                 text = text.replace(old, new)
             path.write_text(text)

@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from iop.cli.quickstart.configs import write_configs
-from iop.cli.quickstart.home import Home
+from iop.cli.quickstart.home import Home, Member
 from iop.control_plane.tap import KIND as CONTROL_PLANE
 from iop.edge.tap import KIND as EDGE
 from iop.errors import FileRefused, IopError, StoreUnavailable
@@ -90,14 +90,14 @@ class FileRefusalTests(TestCase):
         with self.home.held():
             settings = self.home.settings()
             self.home.keep(settings)
-            self.home.make_certificates()
+            self.home.make_certificates(1)
             self.home.make_keys()
             self.home.make_store(settings.deployment)
             write_configs(self.home, settings)
 
     async def prepared(self, kind: RoleKind[Any]) -> None:
         """Have a role read all of its files, and give back what it took."""
-        config = load(self.home.config(kind.role), kind.config, kind.role)
+        config = load(self.home.config(Member(kind.role)), kind.config, kind.role)
         role: IRole = kind.build(config, ReactorClock(reactor), reactor, new_registry())
         try:
             await role.prepare()
@@ -119,7 +119,7 @@ class FileRefusalTests(TestCase):
 
     async def check(self, kind: RoleKind[Any], private: set[str], public: set[str]) -> None:
         """Go over all files that the role's configuration names; these are their names."""
-        files = set(files_of(load(self.home.config(kind.role), kind.config, kind.role)))
+        files = set(files_of(load(self.home.config(Member(kind.role)), kind.config, kind.role)))
         closed = {path for path in files if not path.stat().st_mode & 0o077}
         self.assertEqual({path.name for path in closed}, private)
         self.assertEqual({path.name for path in files - closed}, public)

@@ -6,10 +6,13 @@ import json
 import os
 import stat
 import sys
+from http.client import HTTPSConnection
 from pathlib import Path
 from random import Random
+from ssl import create_default_context
 from subprocess import run
 from time import sleep
+from typing import Any
 from urllib.parse import urlsplit
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -22,6 +25,21 @@ KEYS = [
     *("home", "edge_url", "edge_ca", "token_file", "manage_token_file", "credential_url", "credential_ca"),
     *("client_url", "client_ca", "operator_socket", "model", "pids"),
 ]
+
+
+def chat(document: dict[str, Any]) -> int:
+    """The status of one chat completion at a running quickstart."""
+    edge = urlsplit(document["edge_url"])
+    trust = create_default_context(cafile=document["edge_ca"])
+    connection = HTTPSConnection(str(edge.hostname), edge.port or 0, context=trust, timeout=30)
+    token = Path(document["token_file"]).read_text()
+    body = json.dumps({"model": document["model"], "messages": [{"role": "user", "content": "hello"}]})
+    headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+    connection.request("POST", "/v1/chat/completions", body, headers)
+    with connection.getresponse() as response:
+        response.read()
+    connection.close()
+    return response.status
 
 
 class QuickstartTests(SynchronousTestCase):
@@ -153,6 +171,18 @@ class QuickstartTests(SynchronousTestCase):
         code, output, _ = running.end()
         self.assertEqual(code, 1)
         self.assertIn("node ended by itself (signal 9)", json.loads(output)["error"]["message"])
+        self.assertEqual(processes_of(self.home), {})
+
+    def test_one_node_of_two_may_end(self) -> None:
+        """The others go on, and the second one is asked from then on; the last of them ends it all."""
+        running = self.start("--nodes", "2")
+        document = running.ready()
+        os.kill(document["pids"]["node"], 9)
+        self.assertEqual(chat(document), 200)
+        os.kill(document["pids"]["node-2"], 9)
+        code, output, _ = running.end()
+        self.assertEqual(code, 1)
+        self.assertIn("node-2 ended by itself (signal 9)", json.loads(output)["error"]["message"])
         self.assertEqual(processes_of(self.home), {})
 
     def test_role_that_refuses_is_named_with_its_reason(self) -> None:

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from twisted.trial.unittest import SynchronousTestCase
 
 from iop.certificates import read_certificates
-from iop.cli.quickstart.home import NAMES, Home
+from iop.cli.quickstart.home import TITLES, Home, Member
 from iop.crypto.pki import Authority
 from iop.files import write_atomic
 from iop.units import Role
@@ -113,12 +113,12 @@ class ReloadTests(SynchronousTestCase):
         listens = role is not Role.NODE
         leaf = (authority or Authority.load(self.home.pki)).issue(
             role,
-            NAMES[role],
+            Member(role).name,
             dns=["localhost"] if listens else [],
             addresses=[ip_address("127.0.0.1")] if listens else [],
             now_ms=now_ms(),
         )
-        paths = self.home.certificate(role)
+        paths = self.home.certificate(Member(role))
         leaf.write(paths.certificate, paths.key)
         return read_certificates(paths.certificate)[0]
 
@@ -179,7 +179,7 @@ class ReloadTests(SynchronousTestCase):
         try:
             for _ in range(2):
                 issued = {}
-                for role in NAMES:
+                for role in TITLES:
                     self.load.more(10)
                     issued[role] = self.issue(role)
                     self.hang_up(role)
@@ -189,7 +189,7 @@ class ReloadTests(SynchronousTestCase):
         finally:
             self.load.stop()
         self.assertEqual(set(self.load.outcomes), {200})
-        for role in NAMES:
+        for role in TITLES:
             self.assertEqual((role, self.logged(role, "net.peer.ended")), (role, []))
 
     def test_authority_is_replaced(self) -> None:
@@ -203,9 +203,9 @@ class ReloadTests(SynchronousTestCase):
         self.load.context.load_verify_locations(cafile=str(self.home.ca))
         self.load.start()
         try:
-            for role in NAMES:
+            for role in TITLES:
                 self.hang_up(role)
-            for role in NAMES:
+            for role in TITLES:
                 self.issue(role, new)
                 self.load.more(10)
                 self.hang_up(role)
@@ -213,16 +213,16 @@ class ReloadTests(SynchronousTestCase):
         finally:
             self.load.stop()
         self.assertEqual(set(self.load.outcomes), {200})
-        for role in NAMES:
+        for role in TITLES:
             self.assertEqual((role, self.logged(role, "net.peer.ended")), (role, []))
         self.trust(new)
-        for role in NAMES:
+        for role in TITLES:
             self.hang_up(role)
-            wait_until(lambda: not any(map(self.reasons, NAMES)))
+            wait_until(lambda: not any(map(self.reasons, TITLES)))
             self.change_route()
             # a connection that has just ended may be up again only now
             wait_until(lambda: self.load.ask(self.load.connect()) == 200)
-        ended = {line["code"] for role in NAMES for line in self.logged(role, "net.peer.ended")}
+        ended = {line["code"] for role in TITLES for line in self.logged(role, "net.peer.ended")}
         self.assertIn("identity_refused", ended)
         refused = [line["reason"] for line in self.logged(Role.CONTROL_PLANE, "control.lease.refused")]
         self.assertNotIn("attestation_refused", refused)
@@ -244,7 +244,7 @@ class ReloadTests(SynchronousTestCase):
 
     def test_bad_file_changes_nothing(self) -> None:
         """P1: one bad file among good new ones keeps all that was; /readyz says so until a reload succeeds."""
-        edge = self.home.certificate(Role.EDGE)
+        edge = self.home.certificate(Member(Role.EDGE))
         shown = {key: self.presented(self.document[key]) for key in ("edge_url", "credential_url")}
         for role, path in (
             (Role.EDGE, edge.key),

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from iop.cli.quickstart.flow import Quickstart, Running
-from iop.cli.quickstart.home import NAMES, Home, Settings, Upstream
+from iop.cli.quickstart.home import NODES_LIMIT, Home, Member, Settings, Upstream
 from iop.cli.reactor import run_in_reactor
 from iop.cli.secret_input import read_secret
 from iop.errors import BadConfig
@@ -36,6 +36,11 @@ _DEFAULT_MODEL = "gpt-4o-mini"
     show_default=True,
     help="Folder for keys, tokens, store, configuration and logs.",
 )
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, NODES_LIMIT),
+    help="How many Nodes there are. [default: as many as before, at first 1]",
+)
 @click.option("--once", is_flag=True, help="Exit after the answer instead of running until SIGINT or SIGTERM.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line when ready, and nothing else.")
 @click.option(
@@ -48,6 +53,7 @@ _DEFAULT_MODEL = "gpt-4o-mini"
 @click.option("--model", help=f"The provider's model to ask. [default for openai: {_DEFAULT_MODEL}]")
 def quickstart(
     folder: Path,
+    nodes: int | None,
     once: bool,
     as_json: bool,
     upstream: str | None,
@@ -55,7 +61,7 @@ def quickstart(
     profile: str | None,
     model: str | None,
 ) -> None:
-    """Run a Control Plane, an Edge and a Node on this machine and send one chat completion through them.
+    """Run a Control Plane, an Edge and one or more Nodes on this machine and send one chat completion through them.
 
     The home folder keeps everything; another run starts again from what is there, with the same provider unless another
     one is named. Everything listens on loopback only.
@@ -64,13 +70,14 @@ def quickstart(
     Examples:
       iop quickstart --once
       iop quickstart --upstream https://api.openai.com/v1 --secret-file openai.key
+      iop quickstart --nodes 2
       iop quickstart --json > ready.json
     """
     # it has the provider's secret in hand, and tokens
     no_core_files()
     home = Home(folder)
     with home.held(), ExitStack() as stack:
-        settings = decide(home.settings(), upstream, profile, model, has_secret=secret_file is not None)
+        settings = decide(home.settings(nodes), upstream, profile, model, has_secret=secret_file is not None)
         secret = None if secret_file is None else stack.enter_context(read_secret(secret_file))
         require_secret(home, settings.upstream, secret)
         console = Console(quiet=as_json, highlight=False)
@@ -157,9 +164,9 @@ def show(console: Console, running: Running, *, once: bool) -> None:
     example = json.dumps({"model": document["model"], "messages": [{"role": "user", "content": "hello"}]})
     ca, token = (quote(str(document[name])) for name in ("edge_ca", "token_file"))
     if document["operator_socket"] is not None:
-        console.print("See its Edge and its Node, and what they are doing:", style="bold")
+        console.print("See its Edge and its Nodes, and what they are doing:", style="bold")
         socket = quote(str(document["operator_socket"]))
-        command = f"  {_program()} edge status {NAMES[Role.EDGE]} --socket {socket}"
+        command = f"  {_program()} edge status {Member(Role.EDGE).name} --socket {socket}"
         console.print(Text(command), soft_wrap=True)
         console.print()
     console.print("Running until Ctrl-C. Ask it something:", style="bold")

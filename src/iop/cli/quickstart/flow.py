@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 from treq.client import HTTPClient
@@ -19,7 +20,7 @@ from twisted.web.http_headers import Headers
 from iop.cli.credential_api import CredentialApi, Json, read_token
 from iop.cli.host import actor
 from iop.cli.quickstart.configs import STAND_IN_TARGET, write_configs
-from iop.cli.quickstart.home import TITLES, Home, Settings
+from iop.cli.quickstart.home import TITLES, Home, Member, Settings, members
 from iop.cli.quickstart.hops import Hop, complete, hops, provider_hop
 from iop.cli.quickstart.processes import PROVIDER, Children, QuickstartFailed
 from iop.crypto.tokens import mint
@@ -107,9 +108,22 @@ class Quickstart:
             self._told = True
             ready(running)
             if not once:
-                ended = await self._children.first_death
-                raise ended.failure("ended by itself")
+                await self._watch()
         return self._told
+
+    async def _watch(self) -> None:
+        """Go on as long as every role has a process; what one can be spared of is said.
+
+        :raises QuickstartFailed: with the last of a role.
+        """
+        nodes = {member.key: member for member in members(self._settings.nodes) if member.role is Role.NODE}
+        while True:
+            ended = await self._children.deaths.get()
+            node = nodes.pop(ended.name, None)
+            if node is None or not nodes:
+                raise ended.failure("ended by itself")
+            again = f"twistd -n --pidfile= iop-node --config {quote(str(self._home.config(node)))}"
+            self._say(f"{node.name} ended ({ended.end}); the others go on. To start it again: {again}")
 
     async def _start(self) -> Running:
         home, settings = self._home, self._settings
@@ -119,7 +133,7 @@ class Quickstart:
         home.check_whole()
         # before everything that is made for this deployment
         home.keep(settings)
-        home.make_certificates()
+        home.make_certificates(settings.nodes)
         home.make_keys()
         home.make_store(settings.deployment)
         write_configs(home, settings)
@@ -128,22 +142,19 @@ class Quickstart:
         if settings.upstream is None:
             self._say("Local stand-in provider")
             await self._start_stand_in()
-        roles: dict[Role, Child] = {}
-        for role, title in TITLES.items():
-            self._say(title)
-            roles[role] = await self._children.start_role(role)
+        started: dict[Member, Child] = {}
+        for member in members(settings.nodes):
+            self._say(TITLES[member.role] if member.number == 1 else f"{TITLES[member.role]} {member.number}")
+            started[member] = await self._children.start_role(member)
         self._say("Waiting until they are connected")
-        for role, port in (
-            (Role.CONTROL_PLANE, "control_plane_status"),
-            (Role.NODE, "node_status"),
-            (Role.EDGE, "edge_status"),
-        ):
-            await self._children.until_ready(roles[role], settings.ports[port])
+        # the Edge last: it is ready with the others
+        for member in sorted(started, key=lambda member: member.role is Role.EDGE):
+            await self._children.until_ready(started[member], settings.ports[member.status_listener])
         self._say("Provider secret and route, over the credential HTTPS API")
         await self._store_and_route()
         self._say("One chat completion, through the Edge")
         answer, request_id = await self._ask()
-        return Running(self._document(roles), answer, await self._hops(request_id))
+        return Running(self._document(started), answer, await self._hops(request_id))
 
     # -- set-up -------------------------------------------------------------------------------------------------------
 
@@ -239,7 +250,7 @@ class Quickstart:
     async def _hops(self, request_id: str) -> list[Hop]:
         """What the roles logged; the last lines may be written a moment after the answer."""
         for _ in range(_LOG_TRIES):
-            found = hops(self._home, request_id)
+            found = hops(self._home, self._settings.nodes, request_id)
             if complete(found):
                 break
             await deferLater(self._reactor, 0.05)
@@ -251,7 +262,9 @@ class Quickstart:
     def _url(self, listener: str) -> str:
         return f"https://127.0.0.1:{self._settings.ports[listener]}"
 
-    def _document(self, roles: dict[Role, Child]) -> Json:
+    def _document(self, started: dict[Member, Child]) -> Json:
+        pids: dict[str, int | None] = {role.value: None for role in Role}
+        pids |= {member.key: child.pid for member, child in started.items()}
         home, upstream = self._home, self._settings.upstream
         return {
             "home": str(home.root),
@@ -265,7 +278,7 @@ class Quickstart:
             "client_ca": None,
             "operator_socket": None if home.operator_socket is None else str(home.operator_socket),
             "model": upstream.model if upstream else STAND_IN_MODEL,
-            "pids": {role.value: roles[role].pid if role in roles else None for role in Role},
+            "pids": pids,
         }
 
 

@@ -28,9 +28,10 @@ from iop.store.schema import migrate
 from iop.units import Role, fits_socket, new_id
 
 TRUST_DOMAIN: Final = "quickstart.iop"
-NAMES: Final = {Role.CONTROL_PLANE: "cp-1", Role.EDGE: "edge-1", Role.NODE: "node-1"}
 TITLES: Final = {Role.CONTROL_PLANE: "Control Plane", Role.EDGE: "Edge", Role.NODE: "Node"}
-#: Everything that listens in a quickstart.
+#: Nodes of one quickstart at most.
+NODES_LIMIT: Final = 8
+#: Everything that listens in a quickstart with one Node.
 LISTENERS: Final = (
     "edge_wire",
     "credential_https",
@@ -43,6 +44,38 @@ LISTENERS: Final = (
 )
 _RECORD_LIMIT = 64 * 1024
 _RENEW = timedelta(days=2)
+
+
+_PREFIXES: Final = {Role.CONTROL_PLANE: "cp", Role.EDGE: "edge", Role.NODE: "node"}
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One process of a role."""
+
+    role: Role
+    number: int = 1
+
+    @property
+    def name(self) -> str:
+        """What its certificate and its configuration call it."""
+        return f"{_PREFIXES[self.role]}-{self.number}"
+
+    @property
+    def key(self) -> str:
+        """What its files and its process are called."""
+        return self.role.value if self.number == 1 else self.name
+
+    @property
+    def status_listener(self) -> str:
+        """What its status listener is called."""
+        return f"{self.key.replace('-', '_')}_status"
+
+
+def members(nodes: int) -> list[Member]:
+    """Every process of a quickstart with so many Nodes, in the order in which they start."""
+    first = [Member(Role.CONTROL_PLANE), Member(Role.EDGE)]
+    return [*first, *(Member(Role.NODE, number) for number in range(1, nodes + 1))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +115,7 @@ class Settings:
     deployment: str
     ports: dict[str, int]
     upstream: Upstream | None
+    nodes: int = 1
 
 
 class Home:
@@ -111,17 +145,22 @@ class Home:
         path = self.run / "operator.sock"
         return path if fits_socket(path) else None
 
-    def config(self, role: Role) -> Path:
-        """A role's configuration file."""
-        return self.root / f"{role.value}.toml"
+    def config(self, member: Member) -> Path:
+        """A process's configuration file."""
+        return self.root / f"{member.key}.toml"
+
+    def record(self, member: Member) -> Path:
+        """Where a process writes its addresses; only one of a role can do so in one folder."""
+        folder = self.run if member.number == 1 else self.run / member.key
+        return folder / f"{member.role.value}.json"
 
     def log(self, name: str) -> Path:
-        """The log of a role or of the provider."""
+        """The log of a process, by its key, or of the provider."""
         return self.logs / f"{name}.log"
 
-    def certificate(self, role: Role) -> PemPaths:
-        """A role's certificate and key."""
-        return leaf_paths(self.pki, role, NAMES[role])
+    def certificate(self, member: Member) -> PemPaths:
+        """A process's certificate and key."""
+        return leaf_paths(self.pki, member.role, member.name)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -159,14 +198,20 @@ class Home:
                 f"{self.root} holds other things than a quickstart's", hint="name a folder of its own: --home FOLDER"
             )
 
-    def settings(self) -> Settings:
-        """What was decided in an earlier run, or new decisions, with ports that are free. Not yet written."""
-        kept = self._record(self._settings)
+    def settings(self, nodes: int | None = None) -> Settings:
+        """What was decided in an earlier run, or new decisions, with ports that are free. Not yet written.
+
+        :param nodes: how many Nodes there are from now on; as many as before without it.
+        """
+        kept = self._read(self._settings)
         ports = kept.get("ports", {})
+        nodes = nodes or kept.get("nodes", 1)
+        listeners = dict.fromkeys((*LISTENERS, *(member.status_listener for member in members(nodes))))
         return Settings(
             deployment=kept.get("deployment") or new_id(),
-            ports={name: self._reserve(ports.get(name, 0)) for name in LISTENERS},
+            ports={name: self._reserve(ports.get(name, 0)) for name in listeners},
             upstream=Upstream(**kept["upstream"]) if kept.get("upstream") else None,
+            nodes=nodes,
         )
 
     def keep(self, settings: Settings) -> None:
@@ -189,21 +234,21 @@ class Home:
                     hint=f"remove {self.root}, or name another folder: --home FOLDER",
                 )
 
-    def make_certificates(self) -> None:
-        """Authority and one certificate per role, for loopback; one that ends soon is replaced."""
+    def make_certificates(self, nodes: int) -> None:
+        """Authority and one certificate per process, for loopback; one that ends soon is replaced."""
         now = datetime.now(UTC)
         now_ms = int(now.timestamp() * 1000)
         authority = Authority.load(self.pki) if self.ca.exists() else Authority.create(self.pki, TRUST_DOMAIN, now_ms)
-        for role, name in NAMES.items():
-            paths = self.certificate(role)
+        for member in members(nodes):
+            paths = self.certificate(member)
             if paths.certificate.exists():
                 present = read_certificates(paths.certificate)[0]
                 if present.not_valid_after_utc > now + _RENEW:
                     continue
-            dialled = role is not Role.NODE
+            dialled = member.role is not Role.NODE
             leaf = authority.issue(
-                role,
-                name,
+                member.role,
+                member.name,
                 dns=["localhost"] if dialled else [],
                 addresses=[ip_address("127.0.0.1")] if dialled else [],
                 now_ms=now_ms,
@@ -225,7 +270,7 @@ class Home:
 
     def stored(self) -> Stored | None:
         """Which secret was stored last, if any."""
-        record = self._record(self._stored)
+        record = self._read(self._stored)
         return Stored(**record) if record else None
 
     def keep_stored(self, slot: str, target: str, profile: str, secret: Secret) -> Stored:
@@ -250,7 +295,7 @@ class Home:
             reserved.bind(("127.0.0.1", 0))
         return int(reserved.getsockname()[1])
 
-    def _record(self, path: Path) -> dict[str, Any]:
+    def _read(self, path: Path) -> dict[str, Any]:
         if not path.exists():
             return {}
         try:

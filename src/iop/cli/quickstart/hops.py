@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from iop.cli.quickstart.home import TITLES
+from iop.cli.quickstart.home import TITLES, members
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,12 +42,12 @@ _SENTENCES: Final[dict[str, Callable[[Line], str]]] = {
 }
 
 
-def hops(home: Home, request_id: str) -> list[Hop]:
+def hops(home: Home, nodes: int, request_id: str) -> list[Hop]:
     """The hops of a request that the logs know so far."""
     by_event = {
-        line["event"]: (title, line)
-        for role, title in TITLES.items()
-        for line in _lines(home.log(role.value))
+        line["event"]: (TITLES[member.role], line)
+        for member in members(nodes)
+        for line in _lines(home.log(member.key))
         if line.get("request_id") == request_id
     }
     found = ((sentence, by_event[event]) for event, sentence in _SENTENCES.items() if event in by_event)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import treq
-from twisted.internet.defer import CancelledError, Deferred, TimeoutError
+from twisted.internet.defer import CancelledError, Deferred, DeferredQueue, TimeoutError
 from twisted.internet.error import ConnectError, ConnectionClosed, ProcessDone, ProcessTerminated
 from twisted.internet.protocol import ProcessProtocol
 from twisted.internet.task import deferLater
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from twisted.python.failure import Failure
 
-    from iop.cli.quickstart.home import Home
-    from iop.units import Role
+    from iop.cli.quickstart.home import Home, Member
 
 START_SECONDS = 30.0
 #: What people call the stand-in.
@@ -82,8 +81,8 @@ class Children:
         self._home = home
         self._children: list[Child] = []
         self._stopping = False
-        #: Fires with the first process that ends before :meth:`stop`.
-        self.first_death: Deferred[Child] = Deferred()
+        #: Processes that ended before :meth:`stop`.
+        self.deaths: DeferredQueue[Child] = DeferredQueue()
 
     def start(self, name: str, program: Sequence[str]) -> Child:
         """Start a program tied to this process's life; its log holds what it says in this run.
@@ -113,17 +112,17 @@ class Children:
         child.ended.addCallback(self._ended)
         return child
 
-    async def start_role(self, role: Role) -> Child:
+    async def start_role(self, member: Member) -> Child:
         """Start ``twistd -n iop-ROLE`` and wait until it listens.
 
         :raises QuickstartFailed: if it ended, or took longer than :data:`START_SECONDS`.
         """
-        record = self._home.run / f"{role.value}.json"
+        record = self._home.record(member)
         record.unlink(missing_ok=True)
         twistd = str(Path(sysconfig.get_path("scripts"), "twistd"))
-        config = str(self._home.config(role))
-        program = [sys.executable, twistd, "-n", "--pidfile=", f"iop-{role.value}", "--config", config]
-        child = self.start(role.value, program)
+        config = str(self._home.config(member))
+        program = [sys.executable, twistd, "-n", "--pidfile=", f"iop-{member.role.value}", "--config", config]
+        child = self.start(member.key, program)
         await self.until(child, "did not start", lambda: _has_pid(record, child.pid))
         return child
 
@@ -157,7 +156,6 @@ class Children:
     async def stop(self) -> None:
         """End all of them: in good order first, by force for those that take longer than :data:`STOP_SECONDS`."""
         self._stopping = True
-        self.first_death = Deferred()
         # the provider last, so that what runs on it can be drained
         for children in ([each for each in self._children if each.name != PROVIDER], self._children):
             await self._stop(children)
@@ -174,8 +172,8 @@ class Children:
                 await deferLater(self._reactor, _POLL_SECONDS)
 
     def _ended(self, child: Child) -> Child:
-        if not self.first_death.called:
-            self.first_death.callback(child)
+        if not self._stopping:
+            self.deaths.put(child)
         return child
 
 
