@@ -46,7 +46,9 @@ from iop.records import (
     NewSlot,
     NewToken,
     PrincipalRecord,
+    PrincipalView,
     ProjectionSnapshot,
+    RouteEntry,
     RouteRecord,
     SealedSecret,
     SlotRecord,
@@ -427,6 +429,28 @@ class StoreContract(_Base):
         assert (entry.profile, entry.target) == ("openai", "lab")
         assert (entry.model, entry.upstream_model, entry.selector) == ("gpt", "gpt-upstream", "gpu=a100")
         assert (entry.credential_revision, entry.route_revision) == (1, 1)
+
+    async def test_whole_reading_has_every_principal(self) -> None:
+        """What no Edge may know of is not in it; who has nothing is."""
+        tokens = [new_token("z"), new_token("e", expires_ms=1), new_token("m", TokenKind.MANAGE)]
+        alice = (await self.store.principals.create("alice", tokens, ACTOR)).value.principal
+        bob = (await self.store.principals.create("bob", [], ACTOR)).value.principal
+        slot, other = await self.slot(alice), await self.slot(alice, "home")
+        route = (await self.put(alice, slot.slot)).value
+        await self.put(alice, other.slot, "other")
+        await self.force_slot(slot.slot, SlotState.ACTIVE, 1)
+        await self.force_slot(other.slot, SlotState.DISABLED, 1)
+
+        reading = await self.store.projections.reading(0)
+        assert (reading.generation, reading.whole) == (7, True)
+        views = {view.principal: view for view in reading.principals}
+        assert views[bob] == PrincipalView(bob, frozenset(), (), ())
+        assert views[alice].tokens == (
+            TokenEntry("token-e", alice, tokens[1].digest, 1),
+            TokenEntry("token-z", alice, tokens[0].digest, 0),
+        )
+        entry = RouteEntry(route.route, alice, slot.slot, "openai", "lab", "gpt", "gpt-upstream", "gpu=a100", 1, 1)
+        assert (views[alice].routes, len(views)) == ((entry,), 2)
 
     # -- leases -------------------------------------------------------------------------------------------------------
 

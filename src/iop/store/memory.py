@@ -37,7 +37,9 @@ from iop.records import (
     NewSlot,
     NewToken,
     PrincipalRecord,
+    PrincipalView,
     ProjectionSnapshot,
+    Reading,
     RouteEntry,
     RouteRecord,
     SealedSecret,
@@ -275,17 +277,9 @@ class MemoryProjections:
 
     def snapshot(self, edge: str) -> Deferred[ProjectionSnapshot]:
         def job() -> ProjectionSnapshot:
-            tokens = [
-                TokenEntry(token.token_id, principal, token.digest, token.expires_ms)
-                for principal, token, _ in self._tables.tokens.values()
-                if token.kind is TokenKind.USE
-            ]
-            routes = [
-                _route_entry(route, slot)
-                for route in self._tables.routes.values()
-                for slot in [self._tables.own_slot(route.principal, route.slot)]
-                if slot.state is SlotState.ACTIVE
-            ]
+            views = self._views()
+            tokens = [token for view in views for token in view.tokens]
+            routes = [route for view in views for route in view.routes]
             return ProjectionSnapshot(
                 self._tables.generation,
                 tuple(sorted(tokens, key=lambda each: each.token_id)),
@@ -293,6 +287,32 @@ class MemoryProjections:
             )
 
         return self._tables.run(job)
+
+    def reading(self, since: int) -> Deferred[Reading]:
+        return self._tables.run(lambda: Reading(self._tables.generation, True, self._views()))
+
+    def _views(self) -> tuple[PrincipalView, ...]:
+        return tuple(self._view(principal) for principal in sorted(self._tables.principals))
+
+    def _view(self, principal: str) -> PrincipalView:
+        tokens = [
+            TokenEntry(token.token_id, principal, token.digest, token.expires_ms)
+            for owner, token, _ in self._tables.tokens.values()
+            if owner == principal and token.kind is TokenKind.USE
+        ]
+        routes = [
+            _route_entry(route, slot)
+            for route in self._tables.routes.values()
+            if route.principal == principal
+            for slot in [self._tables.own_slot(principal, route.slot)]
+            if slot.state is SlotState.ACTIVE
+        ]
+        return PrincipalView(
+            principal,
+            frozenset(),
+            tuple(sorted(tokens, key=lambda each: each.token_id)),
+            tuple(sorted(routes, key=lambda each: each.route)),
+        )
 
 
 def _route_entry(route: RouteRecord, slot: SlotRecord) -> RouteEntry:

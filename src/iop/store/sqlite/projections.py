@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from zope.interface import implementer
 
 from iop.core.durable import DurableRoute, DurableRows, DurableSlot, DurableToken, refusal
 from iop.interfaces import ILeaseAuthority, IProjections
-from iop.records import LeaseGrant, ProjectionSnapshot, RouteEntry, SealedSecret, SlotState, TokenEntry, TokenKind
+from iop.records import (
+    LeaseGrant,
+    PrincipalView,
+    ProjectionSnapshot,
+    Reading,
+    RouteEntry,
+    SealedSecret,
+    SlotState,
+    TokenEntry,
+    TokenKind,
+)
 from iop.store.events import lease_decided
 from iop.store.sqlite.mutation import Writer, current_generation, rows
 
@@ -65,6 +76,24 @@ class SqliteProjections:
             )
 
         return self._reader.run(job)
+
+    def reading(self, since: int) -> Deferred[Reading]:
+        return self._reader.run(lambda connection: Reading(current_generation(connection), True, _views(connection)))
+
+
+def _views(connection: sqlite3.Connection) -> tuple[PrincipalView, ...]:
+    tokens: dict[str, list[TokenEntry]] = defaultdict(list)
+    for row in rows(connection, _TOKENS):
+        token = TokenEntry(*row)
+        tokens[token.principal].append(token)
+    routes: dict[str, list[RouteEntry]] = defaultdict(list)
+    for row in rows(connection, _ROUTES):
+        route = RouteEntry(*row)
+        routes[route.principal].append(route)
+    return tuple(
+        PrincipalView(principal, frozenset(), tuple(tokens[principal]), tuple(routes[principal]))
+        for (principal,) in rows(connection, "SELECT principal FROM principals ORDER BY principal")
+    )
 
 
 @implementer(ILeaseAuthority)
