@@ -218,6 +218,55 @@ class PoolTests(SynchronousTestCase):
         old.release()
         self.assertNoResult(waiting)
 
+    def test_held_node(self) -> None:
+        """S11: a Node that is held gets nothing new and keeps what it has; who waits gets it when it is resumed."""
+        self.pool.add("n", [offer("n", capacity=2)])
+        place = self.successResultOf(self.admit())
+        self.pool.hold("n")
+        self.assertTrue(self.pool.is_held("n"))
+        waiting, late = self.admit(), self.admit(1.0)
+        self.assertNoResult(waiting)
+        self.assertEqual((self.pool.taken("n", "p"), self.pool.queued("n", "p")), (1, 2))
+        place.release()
+        self.assertNoResult(waiting)
+        self.clock.advance(1.0)
+        self.failureResultOf(late, QueueLate)
+        self.pool.resume("n")
+        self.successResultOf(waiting)
+
+    def test_held_node_beside_another(self) -> None:
+        """S11: what a held Node would be given goes to others."""
+        self.pool.add("a", [offer("a", capacity=2)])
+        self.pool.add("b", [offer("b", capacity=2)])
+        self.pool.hold("a")
+        self.assertEqual([self.successResultOf(self.admit()).offer.node for _ in range(2)], ["b", "b"])
+
+    def test_disabled_provider(self) -> None:
+        """S11: a disabled provider gets nothing new; who waits for nothing else is refused, others wait on."""
+        self.pool.add("a", [offer("a", labels={"zone": "a"})])
+        self.pool.add("b", [offer("b")])
+        places = {place.offer.node: place for place in [self.successResultOf(self.admit()) for _ in "ab"]}
+        only_a, either = self.admit(want=replace(WANT, selector=parse("zone=a"))), self.admit()
+        self.pool.disable("a", "p")
+        self.assertEqual((self.pool.is_disabled("a", "p"), self.pool.is_disabled("b", "p")), (True, False))
+        self.failureResultOf(only_a, NoNode)
+        self.failureResultOf(self.admit(want=replace(WANT, selector=parse("zone=a"))), NoNode)
+        places["a"].release()
+        self.assertNoResult(either)
+        self.pool.enable("a", "p")
+        self.assertEqual(self.successResultOf(either).offer.node, "a")
+
+    def test_remembered_while_away(self) -> None:
+        """S11: what an operator said of a Node or a provider holds for its next connection too."""
+        self.pool.hold("a")
+        self.pool.disable("b", "p")
+        self.pool.add("a", [offer("a")])
+        self.pool.add("b", [offer("b")])
+        waiting = self.admit()
+        self.assertNoResult(waiting)
+        self.pool.enable("b", "p")
+        self.assertEqual(self.successResultOf(waiting).offer.node, "b")
+
 
 class PoolMachine(RuleBasedStateMachine):
     """Anything in any order: no place beyond a capacity, no free place beside a waiter, every request one answer."""

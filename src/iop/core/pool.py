@@ -109,6 +109,8 @@ class Pool:
         #: Everybody who waits, longest first.
         self._waiters: dict[_Waiter, None] = {}
         self._tickets = count()
+        self._held: set[str] = set()
+        self._disabled: set[tuple[str, str]] = set()
 
     @property
     def waiting(self) -> int:
@@ -132,22 +134,58 @@ class Pool:
         self.remove(node)
         seats = self._seats[node] = [_Seat(offer) for offer in offers]
         for seat in seats:
-            for waiter in [waiter for waiter in self._waiters if waiter.want.fits(seat.offer)]:
-                # who makes room here goes on waiting elsewhere
-                self._join(seat, waiter)
+            seat.held = self.is_held(node)
+            seat.disabled = self.is_disabled(node, seat.offer.provider_id)
+        for seat in seats:
+            self._open(seat)
         for seat in seats:
             self._grant(seat)
 
     def remove(self, node: str) -> None:
         """A Node is gone. Who waited for nothing else is refused with :class:`~iop.errors.NoNode`."""
-        stranded: list[_Waiter] = []
-        for seat in self._seats.pop(node, []):
-            for waiter in [waiter for queue in seat.queues.values() for waiter in queue]:
-                waiter.leave(seat)
-                if not waiter.seats:
-                    stranded.append(waiter)
-        for waiter in stranded:
-            self._refuse(waiter, NoNode("the Node that could serve this went away", hint="try again"))
+        self._close(self._seats.pop(node, []), "the Node that could serve this went away")
+
+    def hold(self, node: str) -> None:
+        """Give a Node nothing more until :meth:`resume`, whether it is there or not; what it has goes on.
+
+        Who waits for it goes on waiting, for others or for its return, until its deadline.
+        """
+        self._held.add(node)
+        for seat in self._seats.get(node, ()):
+            seat.held = True
+
+    def resume(self, node: str) -> None:
+        """Take back :meth:`hold`."""
+        self._held.discard(node)
+        for seat in self._seats.get(node, ()):
+            seat.held = False
+            self._grant(seat)
+
+    def is_held(self, node: str) -> bool:
+        """Whether a Node is given nothing."""
+        return node in self._held
+
+    def disable(self, node: str, provider_id: str) -> None:
+        """Give a provider nothing more until :meth:`enable`, whether its Node is there or not; what it has goes on.
+
+        Who waited for nothing else is refused with :class:`~iop.errors.NoNode`.
+        """
+        self._disabled.add((node, provider_id))
+        for seat in self._seats_of(node, provider_id):
+            seat.disabled = True
+            self._close([seat], "the provider that could serve this was disabled")
+
+    def enable(self, node: str, provider_id: str) -> None:
+        """Take back :meth:`disable`."""
+        self._disabled.discard((node, provider_id))
+        for seat in self._seats_of(node, provider_id):
+            seat.disabled = False
+            self._open(seat)
+            self._grant(seat)
+
+    def is_disabled(self, node: str, provider_id: str) -> bool:
+        """Whether a provider is given nothing."""
+        return (node, provider_id) in self._disabled
 
     def admit(self, want: Want, wait_seconds: float) -> Deferred[Place]:
         """Get a place at the least loaded provider that fits, now or within ``wait_seconds``.
@@ -157,12 +195,12 @@ class Pool:
         than of this principal's, or once another's took its place in the last of them, and
         :class:`~iop.errors.QueueLate` in the end.
         """
-        seats = [seat for seats in self._seats.values() for seat in seats if want.fits(seat.offer)]
+        seats = [seat for seat in self._enabled() if want.fits(seat.offer)]
         if free := [seat for seat in seats if seat.is_free]:
             return succeed(self._take(min(free, key=lambda seat: seat.load), want.principal))
         if not seats:
-            offers = [seat.offer for seats in self._seats.values() for seat in seats]
-            return fail(NoNode(f"no Node that is ready{want.unmet(offers)}", hint="try again"))
+            unmet = want.unmet(seat.offer for seat in self._enabled())
+            return fail(NoNode(f"no Node that is ready{unmet}", hint="try again"))
         waiter = _Waiter(want, next(self._tickets), Deferred(lambda _: self._forget(waiter)))
         ousted = [self._join(seat, waiter) for seat in seats]
         if not waiter.seats:
@@ -174,6 +212,32 @@ class Pool:
             if other is not None and not other.seats:
                 self._refuse(other, _full())
         return waiter.answer
+
+    def _seats_of(self, node: str, provider_id: str) -> list[_Seat]:
+        return [seat for seat in self._seats.get(node, ()) if seat.offer.provider_id == provider_id]
+
+    def _enabled(self) -> list[_Seat]:
+        return [seat for seats in self._seats.values() for seat in seats if not seat.disabled]
+
+    def _open(self, seat: _Seat) -> None:
+        """Let everybody whom it fits wait for a provider too, unless it is disabled."""
+        if seat.disabled:
+            return
+        for waiter in [waiter for waiter in self._waiters if waiter.want.fits(seat.offer)]:
+            if seat not in waiter.seats:
+                # who makes room here goes on waiting elsewhere
+                self._join(seat, waiter)
+
+    def _close(self, seats: Iterable[_Seat], why: str) -> None:
+        """Let nobody wait for these any more."""
+        stranded: list[_Waiter] = []
+        for seat in seats:
+            for waiter in [waiter for queue in seat.queues.values() for waiter in queue]:
+                waiter.leave(seat)
+                if not waiter.seats:
+                    stranded.append(waiter)
+        for waiter in stranded:
+            self._refuse(waiter, NoNode(why, hint="try again"))
 
     def _join(self, seat: _Seat, waiter: _Waiter) -> _Waiter | None:
         """Put a request in a queue that has room for it; answers the one that had to make room, if one had to."""
@@ -218,10 +282,14 @@ class Pool:
 class _Seat:
     """One provider of a ready Node: what it offers, who holds how much of it, who waits for it."""
 
-    __slots__ = ("holders", "offer", "queues")
+    __slots__ = ("disabled", "held", "holders", "offer", "queues")
 
     def __init__(self, offer: Offer) -> None:
         self.offer = offer
+        #: Whether its Node is given nothing for now; who waits goes on waiting.
+        self.held = False
+        #: Whether it is given nothing, and nobody waits for it.
+        self.disabled = False
         #: How many places each principal holds, without those who hold none.
         self.holders: dict[str, int] = {}
         #: Who waits, longest first, by principal, without those of whom nobody does.
@@ -237,7 +305,7 @@ class _Seat:
 
     @property
     def is_free(self) -> bool:
-        return self.taken < self.offer.capacity
+        return not self.held and not self.disabled and self.taken < self.offer.capacity
 
     @property
     def load(self) -> float:
