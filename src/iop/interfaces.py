@@ -30,7 +30,9 @@ if TYPE_CHECKING:
         ProjectionSnapshot,
         Reading,
         RouteRecord,
+        SealedSecret,
         SlotRecord,
+        SlotState,
         TokenRecord,
     )
     from iop.units import Identity
@@ -129,6 +131,23 @@ class ISlots(Interface):
 
     def all(principal: str) -> Deferred[list[SlotRecord]]:
         """The principal's slots by name."""
+
+    def get(principal: str, slot: str) -> Deferred[SlotRecord]:
+        """One of the principal's slots. :class:`~iop.errors.NotFound` if it has none of that id."""
+
+    def set_state(
+        principal: str, slot: str, state: SlotState, expected: int, actor: str
+    ) -> Deferred[Committed[SlotRecord]]:
+        """Enable, disable or revoke a slot; of a revoked one the sealed secret is gone.
+
+        :class:`~iop.errors.NotFound`, :class:`~iop.errors.FinalState` if it is revoked,
+        :class:`~iop.errors.RevisionMismatch` if ``expected`` is not its revision.
+        """
+
+    def rotate(
+        principal: str, slot: str, secret: SealedSecret, expected: int, actor: str
+    ) -> Deferred[Committed[SlotRecord]]:
+        """Give a slot another secret, sealed for the credential revision after its present one; fails as above."""
 
 
 class IRoutes(Interface):

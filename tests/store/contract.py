@@ -330,6 +330,61 @@ class StoreContract(_Base):
         ]
         assert await self.store.slots.all("nobody") == []
 
+    async def test_life_of_a_slot(self) -> None:
+        """K13: each change names the revision it knows, moves it by one, and revoked is final."""
+        owner = (await self.principal()).principal
+        made = await self.slot(owner)
+        states = (SlotState.DISABLED, SlotState.ACTIVE, SlotState.REVOKED)
+        for number, state in enumerate(states, 1):
+            self.now_ms += 10
+            for wrong in (0, number - 1, number + 1):
+                await self.refused(RevisionMismatch, self.store.slots.set_state(owner, made.slot, state, wrong, ACTOR))
+            changed = await self.store.slots.set_state(owner, made.slot, state, number, ACTOR)
+            expected = replace(made, state=state, revision=number + 1, updated_ms=NOW_MS + number * 10)
+            assert changed.value == expected == await self.store.slots.get(owner, made.slot)
+        for state in SlotState:
+            await self.refused(FinalState, self.store.slots.set_state(owner, made.slot, state, 4, ACTOR))
+        await self.refused(FinalState, self.store.slots.rotate(owner, made.slot, SECRET, 4, ACTOR))
+
+    async def test_rotation(self) -> None:
+        """P40: a lease has the old secret with the old revision or the new one with the new, whatever the state."""
+        question = await self.question()
+        owner, slot = question.binding.principal, question.binding.slot
+        secret = SealedSecret("key-2", b"wrapped-2", b"box-2")
+        await self.refused(RevisionMismatch, self.store.slots.rotate(owner, slot, secret, 2, ACTOR))
+        rotated = (await self.store.slots.rotate(owner, slot, secret, 1, ACTOR)).value
+        assert (rotated.revision, rotated.credential_revision) == (2, 2)
+        generation = await self.store.projections.generation()
+        old = replace(question, binding=replace(question.binding, generation=generation))
+        assert await self.reason(old) == "binding_mismatch"
+        new = replace(old, binding=replace(old.binding, credential_revision=2))
+        granted = await self.store.leases.authorise(new, NOW_MS)
+        assert isinstance(granted, LeaseGrant) and granted.secret == secret
+
+    async def test_revoked_slot_has_no_secret_and_no_route_that_edges_know(self) -> None:
+        """C20, P41: once it is committed no lease is given, and no projection names it."""
+        question = await self.question()
+        owner, slot = question.binding.principal, question.binding.slot
+        committed = await self.store.slots.set_state(owner, slot, SlotState.REVOKED, 1, ACTOR)
+        now = replace(question, binding=replace(question.binding, generation=committed.generation))
+        assert await self.reason(now) == "slot_refused"
+        reading = await self.store.projections.reading(0)
+        assert [view.routes for view in reading.principals] == [()]
+
+    async def test_another_principals_slot_cannot_be_changed(self) -> None:
+        """P16: it is as unknown as any."""
+        alice, bob = await self.principal("alice"), await self.principal("bob")
+        slot = await self.slot(alice.principal)
+        slots = self.store.slots
+        for identifier in (slot.slot, "slot-nowhere"):
+            for call in (
+                slots.get(bob.principal, identifier),
+                slots.set_state(bob.principal, identifier, SlotState.REVOKED, 1, ACTOR),
+                slots.rotate(bob.principal, identifier, SECRET, 1, ACTOR),
+            ):
+                assert await self.refused(NotFound, call) == "there is no such slot"
+        assert await slots.get(alice.principal, slot.slot) == slot
+
     # -- routes -------------------------------------------------------------------------------------------------------
 
     async def test_route_is_made_and_changed_at_its_revision(self) -> None:

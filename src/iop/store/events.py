@@ -34,6 +34,16 @@ def slot_created(made: SlotRecord, actor: str) -> Event:
     return Event(actor, "slot.create", made.slot, "done", where)
 
 
+def slot_changed(made: SlotRecord, change: str, actor: str) -> Event:
+    """A slot, enabled, disabled, revoked or rotated."""
+    details: dict[str, str | int] = {
+        "principal": made.principal,
+        "revision": made.revision,
+        "credential_revision": made.credential_revision,
+    }
+    return Event(actor, f"slot.{change}", made.slot, "done", details)
+
+
 def route_put(made: RouteRecord, actor: str) -> Event:
     """A route, made or changed; its model's name is the principal's and stays out."""
     details: dict[str, str | int] = {"principal": made.principal, "slot": made.slot, "revision": made.revision}

@@ -9,6 +9,7 @@ from twisted.internet.defer import Deferred, execute, fail, succeed
 from zope.interface import implementer
 
 from iop.core.durable import DurableRoute, DurableRows, DurableSlot, DurableToken, refusal
+from iop.core.slots import STATE_CHANGES, with_secret, with_state
 from iop.errors import (
     AlreadyExists,
     FinalState,
@@ -49,10 +50,19 @@ from iop.records import (
     TokenKind,
     TokenRecord,
 )
-from iop.store.events import Event, allowed, denied, lease_decided, principal_created, route_put, slot_created
+from iop.store.events import (
+    Event,
+    allowed,
+    denied,
+    lease_decided,
+    principal_created,
+    route_put,
+    slot_changed,
+    slot_created,
+)
 from iop.store.room import check_room, check_slots, route_bytes, token_bytes
 from iop.store.sessions import KEPT_MS, acknowledged
-from iop.store.shapes import check_denial, check_model, check_name, check_selector
+from iop.store.shapes import GONE, check_denial, check_model, check_name, check_selector, no_such_slot
 from iop.units import new_id
 
 if TYPE_CHECKING:
@@ -126,7 +136,7 @@ class _Tables:
         """The principal's slot; :class:`~iop.errors.NotFound` if it has none of that id."""
         found = self.slots.get(slot)
         if found is None or found[0].principal != principal:
-            raise NotFound("there is no such slot", hint="a slot is named by its id: iop slot list")
+            raise no_such_slot()
         return found[0]
 
 
@@ -210,6 +220,29 @@ class MemorySlots:
             return sorted(own, key=lambda each: each.name)
 
         return self._tables.run(job)
+
+    def get(self, principal: str, slot: str) -> Deferred[SlotRecord]:
+        return self._tables.run(lambda: self._tables.own_slot(principal, slot))
+
+    def set_state(
+        self, principal: str, slot: str, state: SlotState, expected: int, actor: str
+    ) -> Deferred[Committed[SlotRecord]]:
+        def change(now_ms: int) -> tuple[SlotRecord, Event]:
+            made = with_state(self._tables.own_slot(principal, slot), state, expected, now_ms)
+            self._tables.slots[slot] = (made, GONE if state is SlotState.REVOKED else self._tables.slots[slot][1])
+            return made, slot_changed(made, STATE_CHANGES[state], actor)
+
+        return self._tables.mutate(change)
+
+    def rotate(
+        self, principal: str, slot: str, secret: SealedSecret, expected: int, actor: str
+    ) -> Deferred[Committed[SlotRecord]]:
+        def change(now_ms: int) -> tuple[SlotRecord, Event]:
+            made = with_secret(self._tables.own_slot(principal, slot), expected, now_ms)
+            self._tables.slots[slot] = (made, secret)
+            return made, slot_changed(made, "rotate", actor)
+
+        return self._tables.mutate(change)
 
 
 @implementer(IRoutes)

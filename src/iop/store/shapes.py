@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from iop.errors import MalformedInput
+from iop.errors import MalformedInput, NotFound
+from iop.records import SealedSecret
 from iop.units import MODEL_LIMIT, SELECTOR_LIMIT, is_name
 
 #: Kinds of names that can be denied (P13).
 DENIED_KINDS: Final = ("node", "edge")
+#: What stands in a revoked slot where its sealed secret was: under no key there is.
+GONE: Final = SealedSecret("-", b"\0", b"\0")
+
+
+def no_such_slot() -> NotFound:
+    """A slot that is not there, or not this principal's: nobody can tell which (P16)."""
+    return NotFound("there is no such slot", hint="a slot is named by its id: iop slot list")
 
 
 def check_name(what: str, value: str) -> None:

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from zope.interface import implementer
 
+from iop.core.slots import STATE_CHANGES, with_secret, with_state
 from iop.errors import FinalState, NotFound, RevisionMismatch
 from iop.interfaces import IRoutes, ISlots
 from iop.records import RouteRecord, SlotRecord, SlotState
-from iop.store.events import Event, route_put, slot_created
+from iop.store.events import Event, route_put, slot_changed, slot_created
 from iop.store.room import check_slots
-from iop.store.shapes import check_model, check_name, check_selector
+from iop.store.shapes import GONE, check_model, check_name, check_selector, no_such_slot
 from iop.store.sqlite.mutation import Writer, check_projection_room, rows
 from iop.store.sqlite.principals import taken
 from iop.units import new_id
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.defer import Deferred
 
-    from iop.records import Committed, NewSlot
+    from iop.records import Committed, NewSlot, SealedSecret
     from iop.store.sqlite.thread import SqliteThread
 
 _SLOT = "slot, principal, name, profile, target, state, revision, credential_revision, created_ms, updated_ms"
@@ -81,6 +82,50 @@ class SqliteSlots:
 
         return self._reader.run(job)
 
+    def get(self, principal: str, slot: str) -> Deferred[SlotRecord]:
+        return self._reader.run(lambda connection: _own_slot(connection, principal, slot))
+
+    def set_state(
+        self, principal: str, slot: str, state: SlotState, expected: int, actor: str
+    ) -> Deferred[Committed[SlotRecord]]:
+        def change(connection: sqlite3.Connection, now_ms: int) -> tuple[SlotRecord, Event]:
+            made = with_state(_own_slot(connection, principal, slot), state, expected, now_ms)
+            _write(connection, made, GONE if state is SlotState.REVOKED else None)
+            return made, slot_changed(made, STATE_CHANGES[state], actor)
+
+        return self._writer.mutate(change)
+
+    def rotate(
+        self, principal: str, slot: str, secret: SealedSecret, expected: int, actor: str
+    ) -> Deferred[Committed[SlotRecord]]:
+        def change(connection: sqlite3.Connection, now_ms: int) -> tuple[SlotRecord, Event]:
+            made = with_secret(_own_slot(connection, principal, slot), expected, now_ms)
+            _write(connection, made, secret)
+            return made, slot_changed(made, "rotate", actor)
+
+        return self._writer.mutate(change)
+
+
+def _own_slot(connection: sqlite3.Connection, principal: str, slot: str) -> SlotRecord:
+    statement = f"SELECT {_SLOT} FROM slots WHERE principal = ? AND slot = ?"  # noqa: S608 - our own columns
+    found = rows(connection, statement, principal, slot)
+    if not found:
+        raise no_such_slot()
+    return _slot_record(found[0])
+
+
+def _write(connection: sqlite3.Connection, slot: SlotRecord, secret: SealedSecret | None) -> None:
+    """Write what may change of a slot, and another sealed secret if there is one."""
+    connection.execute(
+        "UPDATE slots SET state = ?, revision = ?, credential_revision = ?, updated_ms = ? WHERE slot = ?",
+        (slot.state.value, slot.revision, slot.credential_revision, slot.updated_ms, slot.slot),
+    )
+    if secret is not None:
+        connection.execute(
+            "UPDATE slots SET key_id = ?, wrapped_key = ?, box = ? WHERE slot = ?",
+            (secret.key_id, secret.wrapped_key, secret.box, slot.slot),
+        )
+
 
 @implementer(IRoutes)
 class SqliteRoutes:
@@ -104,10 +149,7 @@ class SqliteRoutes:
             check_model(model)
             check_model(upstream_model)
             check_selector(selector)
-            states = rows(connection, "SELECT state FROM slots WHERE principal = ? AND slot = ?", principal, slot)
-            if not states:
-                raise NotFound("there is no such slot", hint="a slot is named by its id: iop slot list")
-            if states == [(SlotState.REVOKED.value,)]:
+            if _own_slot(connection, principal, slot).state is SlotState.REVOKED:
                 raise FinalState("the slot is revoked", hint="create another slot")
             if expected is None:
                 written = rows(
