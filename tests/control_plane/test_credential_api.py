@@ -109,7 +109,7 @@ class AuthenticationTests(ApiCase):
 
     def test_nothing_else_is_there(self) -> None:
         """K3, K8: no bootstrap, no principal, no token route; nothing at the root."""
-        for path in ("/", "/v1", "/v1/principals", "/v1/tokens", "/v1/bootstrap", "/v1/slots/x/secret", "//v1/slots"):
+        for path in ("/", "/v1", "/v1/principals", "/v1/tokens", "/v1/bootstrap", "/v1/slots/x/y", "//v1/slots"):
             for method in ("GET", "POST", "PUT", "DELETE"):
                 response = result_of(
                     self.treq.request(method, URL + path, headers={"Authorization": f"Bearer {self.manage}"})
@@ -229,6 +229,82 @@ class SlotTests(ApiCase):
         self.treq.flush()
         document = json.loads(result_of(self.treq.content(result_of(answer))))
         self.assertEqual(document["edges"], {"acknowledged": 1, "cut_off": 0, "unconfirmed": 0})
+
+
+class LifeTests(ApiCase):
+    """What becomes of a slot that is there."""
+
+    def change(self, what: str, revision: object = 1, slot: str = "", **keywords: Any) -> tuple[Any, ...]:
+        method, change = ("PUT", "secret") if what == "rotate" else ("POST", what)
+        headers = {"If-Match": f'"{revision}"'} if revision else {}
+        if what == "rotate":
+            headers["Content-Type"] = "application/octet-stream"
+        self.headers = headers | keywords.pop("headers", {})
+        return method, f"/v1/slots/{slot or self.slot.slot}/{change}"
+
+    def done(self, *arguments: Any, body: bytes = b"") -> Any:
+        response, document = self.call(*self.change(*arguments), headers=self.headers, body=body)
+        self.assertEqual(response.code, 200, document)
+        self.assertEqual(response.headers.getRawHeaders(b"etag"), [f'"{document["revision"]}"'.encode()])
+        self.assertEqual(document["generation"], self.generation())
+        return document
+
+    def test_show(self) -> None:
+        """One slot, as the list has it, with its ETag."""
+        response, document = self.call("GET", f"/v1/slots/{self.slot.slot}")
+        self.assertEqual(response.headers.getRawHeaders(b"etag"), [b'"1"'])
+        self.assertEqual(self.call("GET", "/v1/slots")[1]["slots"], [document])
+
+    def test_life(self) -> None:
+        """K13: disable, enable, revoke; each moves the revision, and after the last nothing may change."""
+        changes = (("disable", "disabled"), ("enable", "active"), ("revoke", "revoked"))
+        for revision, (what, state) in enumerate(changes, 1):
+            document = self.done(what, revision)
+            self.assertEqual((document["state"], document["revision"]), (state, revision + 1))
+        for what in ("disable", "enable", "revoke", "rotate"):
+            arguments = self.change(what, 4)
+            self.refused(409, "final_state", *arguments, headers=self.headers, body=CANARY if what == "rotate" else b"")
+
+    def test_rotation(self) -> None:
+        """P40: a lease brings what was stored last, under its own revision; the same body again is another revision."""
+        document = self.done("rotate", 1, body=b"sk-second")
+        self.assertEqual((document["revision"], document["credential_revision"]), (2, 2))
+        self.slot = result_of(self.world.store.slots.get(self.ann, self.slot.slot))
+        connection, _ = self.world.enrolled()
+        answer = result_of(connection.ask(self.question()))
+        self.assertTrue(answer.HasField("lease"))
+
+    def test_preconditions(self) -> None:
+        """K13: none 428, another revision 412, anything else 400; a rotation is held to the same."""
+        for what in ("disable", "enable", "revoke", "rotate"):
+            body = b"sk-second" if what == "rotate" else b""
+            arguments = self.change(what, None)
+            self.refused(428, "precondition_required", *arguments, headers=self.headers, body=body)
+            arguments = self.change(what, 2)
+            self.refused(412, "revision_mismatch", *arguments, headers=self.headers, body=body)
+            arguments = self.change(what, None, headers={"If-None-Match": "*"})
+            self.refused(400, "bad_precondition", *arguments, headers=self.headers, body=body)
+            self.world.clock.advance(10)
+        self.assertEqual(result_of(self.world.store.slots.get(self.ann, self.slot.slot)), self.slot)
+
+    def test_foreign_and_unknown(self) -> None:
+        """P16: another's slot, none, and what cannot be one, answer alike."""
+        bob = self.world.slot(self.world.principal("bob"))
+        answers = set()
+        for slot in (bob.slot, "0198-nothing", "%2e%2e", "a" * 200):
+            answers.add(self.refused(404, "not_found", "GET", f"/v1/slots/{slot}")["detail"])
+            for what in ("disable", "rotate"):
+                arguments = self.change(what, 1, slot)
+                document = self.refused(404, "not_found", *arguments, headers=self.headers, body=b"")
+                answers.add(document["detail"])
+        self.assertEqual(len(answers), 1)
+
+    def test_only_octets(self) -> None:
+        """K11: a rotation takes a secret as a creation does."""
+        arguments = self.change("rotate", 1, headers={"Content-Type": "text/plain"})
+        self.refused(415, "octet_stream_only", *arguments, headers=self.headers, body=CANARY)
+        arguments = self.change("rotate", 1)
+        self.refused(400, "bad_secret", *arguments, headers=self.headers, body=b"a\nb")
 
 
 class RateTests(ApiCase):

@@ -91,6 +91,21 @@ class CredentialCommandTests(SynchronousTestCase):
         self.assertEqual(self.refusal(*create, given=CANARY)["code"], "already_exists")
         self.assertEqual(self.refusal("route", "set", "x", "--slot", "no-such-slot")["code"], "not_found")
 
+    def test_life_of_a_slot(self) -> None:
+        """Rotate, disable, enable, and revoke only who says so; the new secret comes back nowhere either."""
+        create = ("slot", "create", "--name", "work", "--profile", "openai", "--target", "stand-in")
+        slot = self.answer(*create, "--secret-file", "-", given=CANARY)["slot"]
+        done = self.iop("slot", "rotate", slot, "--secret-file", "-", given=CANARY)
+        self.assertIn("acknowledged it", done.stdout)
+        self.assertNotIn(CANARY, done.stdout + done.stderr)
+        for change, state in (("disable", "disabled"), ("enable", "active")):
+            self.assertEqual(self.answer("slot", change, slot)["state"], state)
+        unsaid = self.iop("slot", "revoke", slot, given="n\n")
+        self.assertNotEqual(unsaid.returncode, 0)
+        self.assertIn("cannot be undone", unsaid.stderr)
+        self.assertEqual(self.answer("slot", "revoke", slot, "--yes")["state"], "revoked")
+        self.assertEqual(self.refusal("slot", "enable", slot)["code"], "final_state")
+
     def test_who_may_call(self) -> None:
         """A wrong token, one of the wrong kind, a mistyped one, an unknown server: each is told for what it is."""
         self.assertEqual(self.refusal("slot", "list", IOP_TOKEN_FILE=self.use_token)["code"], "wrong_token_kind")

@@ -19,7 +19,7 @@ from typing import Final
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from iop.control_plane.credential_api import ROUTE_BODY_LIMIT
+from iop.control_plane.api_request import ROUTE_BODY_LIMIT
 from iop.net.guard import GuardLimits
 from iop.net.http1 import HttpLimits
 from tests.integration.quickstart import SECONDS, RunningQuickstart

@@ -90,6 +90,22 @@ class CredentialApi:
         path = "/v1/slots?" + urlencode({"name": name, "profile": profile, "target": target})
         return await self._call("POST", path, {"content-type": "application/octet-stream"}, bytes(secret.reveal()))
 
+    async def slot(self, slot: str) -> Json:
+        """One slot, by its id."""
+        return await self._call("GET", f"/v1/slots/{quote(slot, safe='')}", {}, None)
+
+    async def rotate_slot(self, slot: str, secret: Secret) -> Json:
+        """Put ``secret`` in the place of the one that is in the slot, as the slot is now (K13)."""
+        headers = {"content-type": "application/octet-stream", **await self._as_it_is(slot)}
+        return await self._call("PUT", f"/v1/slots/{quote(slot, safe='')}/secret", headers, bytes(secret.reveal()))
+
+    async def change_slot(self, slot: str, change: str) -> Json:
+        """``disable``, ``enable`` or ``revoke`` the slot, as it is now (K13)."""
+        return await self._call("POST", f"/v1/slots/{quote(slot, safe='')}/{change}", await self._as_it_is(slot), b"")
+
+    async def _as_it_is(self, slot: str) -> dict[str, str]:
+        return {"if-match": f'"{(await self.slot(slot))["revision"]}"'}
+
     async def routes(self) -> Json:
         """``{"routes": [...]}``, by model."""
         return await self._call("GET", "/v1/routes", {}, None)

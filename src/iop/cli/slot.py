@@ -13,7 +13,7 @@ _COLUMNS = ("slot", "name", "profile", "target", "state")
 
 @click.group()
 def slot() -> None:
-    """Store provider secrets in slots, and list slots. A stored secret never comes back.
+    """Store provider secrets in slots, change and list slots. A stored secret never comes back.
 
     The commands need a Control Plane that runs, and a manage token from `iop principal create`.
 
@@ -44,6 +44,77 @@ def create(server: Server, name: str, profile: str, target: str, secret_file: st
     with read_secret(secret_file) as secret:
         answer = server.call(lambda api: api.create_slot(name, profile, target, secret))
     print_mutation(answer, _COLUMNS, as_json=as_json)
+
+
+@slot.command()
+@click.argument("slot_id", metavar="SLOT")
+@click.option("--secret-file", required=True, metavar="FILE|-", help="Private file with the secret, or - for stdin.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@with_server
+def rotate(server: Server, slot_id: str, secret_file: str, as_json: bool) -> None:
+    """Put another secret in SLOT. Routes stay as they are, and use it from now on.
+
+    Answers once no connected Edge uses the one before. Exit code 3: stored, but not every Edge is known to follow yet.
+
+    \b
+    Example:
+      iop slot rotate 0198… --secret-file new-key.txt
+    """
+    with read_secret(secret_file) as secret:
+        answer = server.call(lambda api: api.rotate_slot(slot_id, secret))
+    print_mutation(answer, _COLUMNS, as_json=as_json)
+
+
+@slot.command()
+@click.argument("slot_id", metavar="SLOT")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@with_server
+def disable(server: Server, slot_id: str, as_json: bool) -> None:
+    """Let nobody use SLOT until it is enabled again.
+
+    Answers once no connected Edge uses it. Exit code 3: disabled, but not every Edge is known to follow yet.
+
+    \b
+    Example:
+      iop slot disable 0198…
+    """
+    print_mutation(server.call(lambda api: api.change_slot(slot_id, "disable")), _COLUMNS, as_json=as_json)
+
+
+@slot.command()
+@click.argument("slot_id", metavar="SLOT")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@with_server
+def enable(server: Server, slot_id: str, as_json: bool) -> None:
+    """Let SLOT be used again.
+
+    Exit code 3: enabled, but not every Edge is known to have it yet.
+
+    \b
+    Example:
+      iop slot enable 0198…
+    """
+    print_mutation(server.call(lambda api: api.change_slot(slot_id, "enable")), _COLUMNS, as_json=as_json)
+
+
+@slot.command()
+@click.argument("slot_id", metavar="SLOT")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@with_server
+def revoke(server: Server, slot_id: str, yes: bool, as_json: bool) -> None:
+    """Revoke SLOT for good, and erase its secret. Routes to it stop working.
+
+    Answers once no connected Edge uses it. Exit code 3: revoked, but not every Edge is known to follow yet.
+
+    \b
+    Examples:
+      iop slot revoke 0198…
+      iop slot revoke 0198… --yes --json
+    """
+    if not yes:
+        click.confirm("This cannot be undone. Revoke the slot?", abort=True, err=True)
+    print_mutation(server.call(lambda api: api.change_slot(slot_id, "revoke")), _COLUMNS, as_json=as_json)
 
 
 @slot.command("list")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
-from io import BytesIO
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import unquote_to_bytes
@@ -16,19 +14,18 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.web.server import Request
 
+from iop.control_plane import api_request
 from iop.control_plane.leases import secret_place
 from iop.control_plane.metrics import UNANSWERED, ControlPlaneMetrics
 from iop.control_plane.problems import MEDIA_TYPE, problem, problem_of
-from iop.core import selectors
 from iop.core.allowance import Allowance
-from iop.core.profiles import PROFILES, Profile, check_secret
+from iop.core.profiles import PROFILES
+from iop.core.slots import with_secret
 from iop.crypto.at_rest import seal_secret
 from iop.crypto.tokens import parse_token, token_digest
-from iop.errors import ApiRefused, BadCredential, IopError, MalformedInput, MalformedToken
-from iop.records import Committed, NewSlot, RouteRecord, SlotRecord, TokenKind
-from iop.secret import Secret
-from iop.units import MODEL_LIMIT, SECRET_LIMIT, SELECTOR_LIMIT, is_name, new_id, rfc3339
-from iop.wire.strict_json import parse_object
+from iop.errors import ApiRefused, IopError, MalformedToken
+from iop.records import Committed, NewSlot, RouteRecord, SlotRecord, SlotState, TokenKind
+from iop.units import is_name, new_id, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -44,22 +41,9 @@ if TYPE_CHECKING:
 #: What a call answers, as JSON.
 Document = dict[str, object]
 
-SLOT_ID_LIMIT: Final = 128
-ROUTE_BODY_LIMIT: Final = 8 * 1024
 #: Changes that one principal may make, and calls with the wrong kind of token.
 CALLS_PER_SECOND: Final = 1.0
 CALLS_BURST: Final = 10
-_ROUTES_PATH: Final = b"/v1/routes/"
-_REVISION: Final = re.compile(rb'"([1-9][0-9]{0,15})"\Z')
-
-
-def body_limit(method: bytes, path: bytes) -> int:
-    """Bytes a call's body may have, known before any of it is read."""
-    if method == b"POST" and path == b"/v1/slots":
-        return SECRET_LIMIT
-    if method == b"PUT" and path.startswith(_ROUTES_PATH):
-        return ROUTE_BODY_LIMIT
-    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +93,11 @@ class CredentialApi:
             ("/v1/whoami", "GET", self._whoami),
             ("/v1/slots", "GET", self._list_slots),
             ("/v1/slots", "POST", self._create_slot),
+            ("/v1/slots/<_>", "GET", self._show_slot),
+            ("/v1/slots/<_>/secret", "PUT", self._rotate_slot),
+            ("/v1/slots/<_>/disable", "POST", self._disable_slot),
+            ("/v1/slots/<_>/enable", "POST", self._enable_slot),
+            ("/v1/slots/<_>/revoke", "POST", self._revoke_slot),
             ("/v1/routes", "GET", self._list_routes),
             ("/v1/routes/<path:_>", "PUT", self._put_route),
         ):
@@ -215,7 +204,7 @@ class CredentialApi:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     async def _whoami(self, request: Request, caller: Caller) -> tuple[int, Document]:
-        _arguments(request)
+        api_request.arguments(request)
         return 200, {
             "principal": caller.principal,
             "token": {"id": caller.token_id, "kind": caller.kind.value},
@@ -223,12 +212,12 @@ class CredentialApi:
         }
 
     async def _list_slots(self, request: Request, caller: Caller) -> tuple[int, Document]:
-        _arguments(request)
+        api_request.arguments(request)
         return 200, {"slots": [_slot(slot) for slot in await self._store.slots.all(caller.principal)]}
 
     async def _create_slot(self, request: Request, caller: Caller) -> tuple[int, Document]:
-        name, profile_name, target = _arguments(request, "name", "profile", "target")
-        _no_idempotency_key(request)
+        name, profile_name, target = api_request.arguments(request, "name", "profile", "target")
+        api_request.no_idempotency_key(request)
         profile = PROFILES.get(profile_name)
         if profile is None:
             raise ApiRefused(400, "unknown_profile", f"profile must be one of {', '.join(sorted(PROFILES))}")
@@ -236,7 +225,7 @@ class CredentialApi:
             if not is_name(value):
                 raise ApiRefused(400, f"bad_{argument}", f"{argument} must be 1-63 of a-z 0-9 . _ -")
         slot = new_id(self._clock.wall_ms())
-        with _secret(request, profile) as secret:
+        with api_request.secret(request, profile) as secret:
             place = secret_place(self._deployment_id, caller.principal, slot, profile.name, target, 1)
             sealed = seal_secret(self._keyring, place, secret)
         committed = await self._store.slots.create(
@@ -244,16 +233,55 @@ class CredentialApi:
         )
         return 201, _slot(committed.value) | await self._settled(committed)
 
+    async def _show_slot(self, request: Request, caller: Caller) -> tuple[int, Document]:
+        api_request.arguments(request)
+        return 200, _slot(await self._store.slots.get(caller.principal, api_request.slot_id(request)))
+
+    async def _rotate_slot(self, request: Request, caller: Caller) -> tuple[int, Document]:
+        api_request.arguments(request)
+        api_request.no_idempotency_key(request)
+        expected = api_request.revision(request)
+        present = await self._store.slots.get(caller.principal, api_request.slot_id(request))
+        # the store compares the revision too: sealed for another than the next, the secret could never be opened
+        revision = with_secret(present, expected, self._clock.wall_ms()).credential_revision
+        with api_request.secret(request, PROFILES[present.profile]) as secret:
+            place = secret_place(
+                self._deployment_id, caller.principal, present.slot, present.profile, present.target, revision
+            )
+            sealed = seal_secret(self._keyring, place, secret)
+        committed = await self._store.slots.rotate(
+            caller.principal, present.slot, sealed, expected, f"token:{caller.token_id}"
+        )
+        return 200, _slot(committed.value) | await self._settled(committed)
+
+    async def _disable_slot(self, request: Request, caller: Caller) -> tuple[int, Document]:
+        return await self._set_state(request, caller, SlotState.DISABLED)
+
+    async def _enable_slot(self, request: Request, caller: Caller) -> tuple[int, Document]:
+        return await self._set_state(request, caller, SlotState.ACTIVE)
+
+    async def _revoke_slot(self, request: Request, caller: Caller) -> tuple[int, Document]:
+        return await self._set_state(request, caller, SlotState.REVOKED)
+
+    async def _set_state(self, request: Request, caller: Caller, state: SlotState) -> tuple[int, Document]:
+        api_request.arguments(request)
+        api_request.no_idempotency_key(request)
+        slot, expected = api_request.slot_id(request), api_request.revision(request)
+        committed = await self._store.slots.set_state(
+            caller.principal, slot, state, expected, f"token:{caller.token_id}"
+        )
+        return 200, _slot(committed.value) | await self._settled(committed)
+
     async def _list_routes(self, request: Request, caller: Caller) -> tuple[int, Document]:
-        _arguments(request)
+        api_request.arguments(request)
         return 200, {"routes": [_route(route) for route in await self._store.routes.all(caller.principal)]}
 
     async def _put_route(self, request: Request, caller: Caller) -> tuple[int, Document]:
-        _arguments(request)
-        _no_idempotency_key(request)
-        model = _model(request)
-        expected = _expectation(request)
-        slot, upstream_model, selector = _route_body(request)
+        api_request.arguments(request)
+        api_request.no_idempotency_key(request)
+        model = api_request.model(request)
+        expected = api_request.expectation(request)
+        slot, upstream_model, selector = api_request.route_body(request)
         committed = await self._store.routes.put(
             caller.principal, model, slot, upstream_model, selector, expected, f"token:{caller.token_id}"
         )
@@ -298,114 +326,6 @@ class _StrictPaths(KleinResource):
 
 def _unknown_token() -> ApiRefused:
     return ApiRefused(401, "token_refused", "this token opens nothing here", hint="check that it was copied whole")
-
-
-def _arguments(request: Request, *names: str) -> list[str]:
-    """The values of exactly these query arguments, each given once, in this order."""
-    given: dict[bytes, list[bytes]] = request.args or {}
-    # twisted.web takes ";" for "&", which nobody else does
-    plain = b";" not in request.uri
-    if (
-        not plain
-        or set(given) != {name.encode() for name in names}
-        or any(len(values) != 1 for values in given.values())
-    ):
-        wanted = f"exactly {', '.join(names)}, each once" if names else "no query arguments"
-        raise ApiRefused(400, "bad_arguments", f"this call takes {wanted}")
-    try:
-        return [given[name.encode()][0].decode() for name in names]
-    except UnicodeDecodeError:
-        raise ApiRefused(400, "bad_arguments", "query arguments must be UTF-8") from None
-
-
-def _no_idempotency_key(request: Request) -> None:
-    # Taking no notice of it would do twice what a caller believes is done once.
-    if request.requestHeaders.hasHeader(b"idempotency-key"):
-        raise ApiRefused(400, "no_idempotency_key", "Idempotency-Key is not understood here; send the call without it")
-
-
-def _is_text(value: str, limit: int) -> bool:
-    return 0 < len(value) <= limit and value.isprintable()
-
-
-def _media_type(request: Request) -> bytes:
-    values = request.requestHeaders.getRawHeaders(b"content-type", [])
-    return values[0].strip().lower() if len(values) == 1 else b""
-
-
-def _content(request: Request) -> BytesIO:
-    """The body. It is in memory, since its limit is below what twisted.web would keep in a file."""
-    return cast(BytesIO, request.content)
-
-
-def _secret(request: Request, profile: Profile) -> Secret:
-    """The body as a secret that this profile can send; what the server buffered of it is zeroed (K11, K24)."""
-    if _media_type(request) != b"application/octet-stream":
-        raise ApiRefused(415, "octet_stream_only", "a secret is sent as application/octet-stream and nothing else")
-    with _content(request).getbuffer() as buffer:
-        secret = Secret(bytearray(buffer))
-        buffer[:] = bytes(len(buffer))
-    try:
-        check_secret(profile, secret)
-    except BadCredential as error:
-        secret.dispose()
-        raise ApiRefused(400, "bad_secret", error.message, hint=error.hint) from None
-    return secret
-
-
-def _model(request: Request) -> str:
-    """The model from the path as it was sent: one segment, percent-encoded once."""
-    raw = request.uri.partition(b"?")[0].removeprefix(_ROUTES_PATH)
-    try:
-        model = unquote_to_bytes(raw).decode()
-    except UnicodeDecodeError:
-        model = ""
-    if b"/" in raw or not _is_text(model, MODEL_LIMIT):
-        raise ApiRefused(
-            400, "bad_model", f"a model is 1-{MODEL_LIMIT} printable characters, percent-encoded as one path segment"
-        )
-    return model
-
-
-def _expectation(request: Request) -> int | None:
-    """What the caller expects to change: a revision, or None for ``If-None-Match: *`` (K13)."""
-    match = request.requestHeaders.getRawHeaders(b"if-match", [])
-    none_match = request.requestHeaders.getRawHeaders(b"if-none-match", [])
-    if not match and not none_match:
-        raise ApiRefused(
-            428,
-            "precondition_required",
-            "say what you expect to change",
-            hint='If-None-Match: * for a new route, If-Match: "revision" for an existing one',
-        )
-    if none_match == [b"*"] and not match:
-        return None
-    revision = _REVISION.match(match[0]) if len(match) == 1 and not none_match else None
-    if revision is None:
-        raise ApiRefused(400, "bad_precondition", 'send either If-None-Match: * or If-Match: "revision", once')
-    return int(revision[1])
-
-
-def _route_body(request: Request) -> tuple[str, str, str]:
-    """Slot, upstream model and selector from a JSON object of exactly these three."""
-    if _media_type(request).partition(b";")[0].strip() != b"application/json":
-        raise ApiRefused(415, "json_only", "a route is sent as application/json")
-    try:
-        body, _ = parse_object(_content(request).read())
-    except MalformedInput as error:
-        raise ApiRefused(400, "bad_json", error.message) from None
-    if set(body) != {"slot", "upstream_model", "selector"}:
-        raise ApiRefused(400, "bad_route", "a route has exactly slot, upstream_model and selector")
-    slot, upstream_model, selector = body["slot"], body["upstream_model"], body["selector"]
-    if not isinstance(slot, str) or not isinstance(upstream_model, str) or not isinstance(selector, str):
-        raise ApiRefused(400, "bad_route", "slot, upstream_model and selector are strings")
-    if not _is_text(slot, SLOT_ID_LIMIT) or not _is_text(upstream_model, MODEL_LIMIT) or len(selector) > SELECTOR_LIMIT:
-        raise ApiRefused(400, "bad_route", "slot, upstream_model or selector is empty, too long or not printable")
-    try:
-        selectors.parse(selector)
-    except MalformedInput as error:
-        raise ApiRefused(400, "bad_selector", error.message, hint=error.hint) from None
-    return slot, upstream_model, selector
 
 
 def _slot(slot: SlotRecord) -> Document:

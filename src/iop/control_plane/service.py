@@ -10,7 +10,7 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 from zope.interface import implementer
 
 from iop.certificates import check_own, read_certificates
-from iop.control_plane.credential_api import body_limit
+from iop.control_plane.api_request import body_limit
 from iop.control_plane.metrics import ControlPlaneMetrics
 from iop.control_plane.operator import OperatorApi
 from iop.control_plane.plane import Keys, Plane, build_plane
