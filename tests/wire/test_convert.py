@@ -10,14 +10,18 @@ from google.protobuf.message import Message
 from twisted.trial.unittest import SynchronousTestCase
 
 from iop.errors import MalformedFrame
-from iop.records import BINDING_FIELDS, Binding, ProjectionSnapshot, RouteEntry, TokenEntry
+from iop.records import BINDING_FIELDS, Binding, ProjectionDelta, ProjectionSnapshot, RouteEntry, TokenEntry
 from iop.units import MODEL_LIMIT, SELECTOR_LIMIT
 from iop.wire.control_pb2 import PrincipalProjection, ProjectedRoute, ProjectedToken
+from iop.wire.control_pb2 import ProjectionDelta as WireDelta
 from iop.wire.convert import (
     COUNT_LIMIT,
     ID_LIMIT,
     binding_from_wire,
     binding_to_wire,
+    claim_from_wire,
+    delta_from_wire,
+    delta_to_wire,
     projection_from_wire,
     projection_to_wire,
     route_from_wire,
@@ -31,6 +35,7 @@ BINDING = Binding("principal", "route", "slot", "openai", "target", "node", 1, 2
 TOKEN = TokenEntry("token", "principal", b"d" * 32, 5)
 ROUTE = RouteEntry("route", "principal", "slot", "openai", "target", "Modell ü/1", "gpt", "gpu=yes", 1, 2)
 SNAPSHOT = ProjectionSnapshot(7, (TOKEN, replace(TOKEN, token_id="other", expires_ms=0)), (ROUTE,))
+DELTA = ProjectionDelta(6, 7, ("gone",), ("gone-too", "gone-as-well"), (TOKEN,), (ROUTE,))
 
 IDS = ("principal", "route", "slot", "token_id")
 NAMES = ("profile", "target", "node")
@@ -45,6 +50,12 @@ class RoundTripTests(SynchronousTestCase):
         self.assertEqual(route_from_wire(route_to_wire(ROUTE)), ROUTE)
         wire = projection_to_wire(SNAPSHOT, b"D" * 32)
         self.assertEqual(projection_from_wire(wire), (SNAPSHOT, b"D" * 32))
+        self.assertEqual(claim_from_wire(wire), (SNAPSHOT.generation, b"D" * 32))
+
+    def test_a_delta_comes_back(self) -> None:
+        """E11: a change travels with every id and entry of it, and with the digest of what it leads to."""
+        wire = delta_to_wire(DELTA, b"D" * 32)
+        self.assertEqual((delta_from_wire(wire), claim_from_wire(wire)), (DELTA, (DELTA.generation, b"D" * 32)))
 
     def test_messages_hold_nothing_else(self) -> None:
         """C15, C17, C40: the messages have exactly the values' fields, so nothing else can travel in them."""
@@ -54,6 +65,9 @@ class RoundTripTests(SynchronousTestCase):
         self.assertEqual(
             {f.name for f in PrincipalProjection.DESCRIPTOR.fields},
             {"generation", "digest", "tokens", "routes", "next_bucket"},
+        )
+        self.assertEqual(
+            {f.name for f in WireDelta.DESCRIPTOR.fields}, {"digest"} | {f.name for f in fields(ProjectionDelta)}
         )
 
 
@@ -114,3 +128,19 @@ class ShapeTests(SynchronousTestCase):
         ):
             with self.assertRaises(MalformedFrame):
                 projection_from_wire(projection_to_wire(snapshot, digest))
+
+    def test_delta(self) -> None:
+        """E11: generations that count, ids and entries that are well-formed; its digest is part of what it claims."""
+        for delta in (
+            replace(DELTA, base_generation=0),
+            replace(DELTA, generation=0),
+            replace(DELTA, removed_tokens=("",)),
+            replace(DELTA, removed_routes=("x" * (ID_LIMIT + 1),)),
+            replace(DELTA, tokens=(replace(TOKEN, digest=b""),)),
+            replace(DELTA, routes=(replace(ROUTE, model=""),)),
+        ):
+            with self.assertRaises(MalformedFrame):
+                delta_from_wire(delta_to_wire(delta, b"D" * 32))
+        for generation, digest in ((0, b"D" * 32), (7, b"D" * 31)):
+            with self.assertRaises(MalformedFrame):
+                claim_from_wire(delta_to_wire(replace(DELTA, generation=generation), digest))

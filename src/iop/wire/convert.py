@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from iop.errors import MalformedFrame
-from iop.records import Binding, ProjectionSnapshot, RouteEntry, TokenEntry
+from iop.records import Binding, ProjectionDelta, ProjectionSnapshot, RouteEntry, TokenEntry
 from iop.units import MODEL_LIMIT, SELECTOR_LIMIT, is_name
 from iop.wire import control_pb2, runtime_pb2
 
@@ -118,6 +118,36 @@ def projection_from_wire(message: control_pb2.PrincipalProjection) -> tuple[Proj
         routes=tuple(map(route_from_wire, message.routes)),
     )
     return snapshot, _digest(message.digest)
+
+
+def claim_from_wire(message: control_pb2.PrincipalProjection | control_pb2.ProjectionDelta) -> tuple[int, bytes]:
+    """The generation and the digest that a projection, or the one that a delta leads to, claims to have."""
+    return _count("generation", message.generation), _digest(message.digest)
+
+
+def delta_to_wire(delta: ProjectionDelta, digest: bytes) -> control_pb2.ProjectionDelta:
+    """A delta with the digest of the projection that it leads to (E11)."""
+    return control_pb2.ProjectionDelta(
+        base_generation=delta.base_generation,
+        generation=delta.generation,
+        digest=digest,
+        removed_tokens=delta.removed_tokens,
+        removed_routes=delta.removed_routes,
+        tokens=map(token_to_wire, delta.tokens),
+        routes=map(route_to_wire, delta.routes),
+    )
+
+
+def delta_from_wire(message: control_pb2.ProjectionDelta) -> ProjectionDelta:
+    """A delta; whether it fits is for its receiver to see (E11)."""
+    return ProjectionDelta(
+        base_generation=_count("base_generation", message.base_generation),
+        generation=_count("generation", message.generation),
+        removed_tokens=tuple(_text("token_id", token_id, ID_LIMIT) for token_id in message.removed_tokens),
+        removed_routes=tuple(_text("route", route, ID_LIMIT) for route in message.removed_routes),
+        tokens=tuple(map(token_from_wire, message.tokens)),
+        routes=tuple(map(route_from_wire, message.routes)),
+    )
 
 
 def _text(field: str, value: str, limit: int) -> str:
