@@ -6,7 +6,7 @@ Interfaces that return a Deferred may fail it with the errors their docstring na
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from zope.interface import Attribute, Interface
@@ -109,8 +109,20 @@ class IPeerApplication(Interface):
 class IPrincipals(Interface):
     """Principals, and the tokens that are born with them. Host-local callers only (K3)."""
 
-    def create(name: str, tokens: Sequence[NewToken], actor: str) -> Deferred[Committed[PrincipalRecord]]:
-        """Make a principal with its tokens. :class:`~iop.errors.AlreadyExists` if the name is taken."""
+    def create(
+        name: str, tokens: Sequence[NewToken], actor: str, edges: Collection[str] = ()
+    ) -> Deferred[Committed[PrincipalRecord]]:
+        """Make a principal with its tokens. :class:`~iop.errors.AlreadyExists` if the name is taken.
+
+        :param edges: names of the Edges it is limited to; none means every Edge (E14).
+        """
+
+    def limit(name: str, edges: Collection[str], actor: str) -> Deferred[Committed[PrincipalRecord]]:
+        """Limit the principal of that name to ``edges`` instead of those before; to none of them means every Edge.
+
+        :class:`~iop.errors.NotFound` if there is no such principal, :class:`~iop.errors.QuotaReached` if they are too
+        many.
+        """
 
     def all() -> Deferred[list[PrincipalRecord]]:
         """All principals by name."""
@@ -184,7 +196,8 @@ class IProjections(Interface):
     def reading(since: int) -> Deferred[Reading]:
         """What changed after generation ``since``, and the generation that it is of now, in one snapshot.
 
-        It is whole with ``since`` 0, and where the store no longer knows what changed since then.
+        It is whole with ``since`` 0, and where the store does not know what changed since then: after 10,000
+        generations, and when it has not reached ``since``. Otherwise it costs what the principals in it have.
         """
 
 
@@ -195,7 +208,7 @@ class ILeaseAuthority(Interface):
         """Compare every field with durable rows and commit the audit row of the outcome.
 
         Codes of a refusal: ``stale_generation`` (again), and never again ``binding_mismatch``, ``token_refused``,
-        ``slot_refused``, ``node_denied``, ``edge_denied``.
+        ``slot_refused``, ``node_denied``, ``edge_denied``, ``edge_not_allowed``.
         """
 
 

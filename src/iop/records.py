@@ -129,11 +129,15 @@ class SealedSecret:
 
 @dataclass(frozen=True, slots=True)
 class PrincipalRecord:
-    """Somebody who owns tokens, slots and routes."""
+    """Somebody who owns tokens, slots and routes.
+
+    :ivar edges: the Edges it is limited to; none means that every Edge may know of it (E14).
+    """
 
     principal: str
     name: str
     created_ms: int
+    edges: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +268,7 @@ LEASE_REFUSALS: Final = frozenset(
         "slot_refused",
         "node_denied",
         "edge_denied",
+        "edge_not_allowed",
         "attestation_refused",
         "secret_unreadable",
         "store_busy",

@@ -158,7 +158,7 @@ class DatabaseTests(SynchronousTestCase):
 
     def test_secrets_under_a_key_that_is_not_there(self) -> None:
         """K15: how many, and which; those that are revoked are missed by nobody."""
-        self.execute("INSERT INTO principals VALUES ('p', 'ann', 1)")
+        self.execute("INSERT INTO principals (principal, name, created_ms) VALUES ('p', 'ann', 1)")
         self.assertIs(secrets(self.database, DEPLOYMENT, self.keyring).grade, Grade.OK)
         self.slot(1, self.primary)
         self.slot(2, "gone", "revoked")

@@ -13,7 +13,7 @@ PROOF = b"p" * 32
 TOKEN = DurableToken("principal", TokenKind.USE, 0, PROOF)
 SLOT = DurableSlot("principal", "openai", "lab", SlotState.ACTIVE, 3)
 ROUTE = DurableRoute("principal", "slot", 4)
-ROWS = DurableRows(9, True, TOKEN, SLOT, ROUTE, False, False)
+ROWS = DurableRows(9, True, TOKEN, SLOT, ROUTE, node_denied=False, edge_denied=False, edge_allowed=True)
 BINDING = Binding("principal", "route", "slot", "openai", "lab", "node", 3, 4, 9)
 QUESTION = LeaseQuestion("request", "edge", BINDING, "token", PROOF)
 
@@ -38,6 +38,7 @@ DRIFTED: dict[str, tuple[DurableRows, str]] = {
     "route revision": (replace(ROWS, route=replace(ROUTE, revision=5)), "binding_mismatch"),
     "node": (replace(ROWS, node_denied=True), "node_denied"),
     "edge": (replace(ROWS, edge_denied=True), "edge_denied"),
+    "edge of the principal": (replace(ROWS, edge_allowed=False), "edge_not_allowed"),
     "generation moved on": (replace(ROWS, generation=10), "stale_generation"),
     "generation ahead": (replace(ROWS, generation=8), "binding_mismatch"),
 }
@@ -81,7 +82,7 @@ class RefusalTests(SynchronousTestCase):
 
     def test_stale_generation_comes_before_everything(self) -> None:
         """L4: under another generation every other answer may differ."""
-        nothing = DurableRows(10, False, None, None, None, True, True)
+        nothing = DurableRows(10, False, None, None, None, True, True, False)
         refused = refusal(QUESTION, nothing, NOW_MS)
         assert refused is not None
         assert (refused.reason, refused.again, refused.generation) == ("stale_generation", True, 10)
@@ -94,3 +95,11 @@ class RefusalTests(SynchronousTestCase):
             (replace(ROWS, token=replace(TOKEN, principal="other")), replace(ROWS, token=None)),
         ):
             assert refusal(QUESTION, foreign, NOW_MS) == refusal(QUESTION, unknown, NOW_MS)
+
+    def test_limit_is_told_to_no_one_without_the_token(self) -> None:
+        """P16, E14: who has no token of a principal hears nothing of the Edges it is limited to."""
+        limited = replace(ROWS, edge_allowed=False)
+        for token in (None, replace(TOKEN, principal="other"), replace(TOKEN, proof=b"q" * 32)):
+            told = refusal(QUESTION, replace(limited, token=token), NOW_MS)
+            assert told is not None
+            assert told == refusal(QUESTION, replace(ROWS, token=token), NOW_MS)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted.trial.unittest import TestCase
@@ -48,6 +49,7 @@ from iop.records import (
     PrincipalRecord,
     PrincipalView,
     ProjectionSnapshot,
+    Reading,
     RouteEntry,
     RouteRecord,
     SealedSecret,
@@ -57,7 +59,7 @@ from iop.records import (
     TokenKind,
     TokenRecord,
 )
-from iop.store import room
+from iop.store import readings, room
 from iop.store.room import route_bytes, token_bytes
 
 T = TypeVar("T")
@@ -106,9 +108,9 @@ class StoreContract(_Base):
         self.store = self.make_store()
 
     @contextmanager
-    def limited(self, name: str, value: int) -> Iterator[None]:
-        """A limit of :mod:`iop.store.room` is ``value`` for a while."""
-        patched = self.patch(room, name, value)
+    def limited(self, name: str, value: int, where: ModuleType = room) -> Iterator[None]:
+        """A limit of the module ``where`` is ``value`` for a while."""
+        patched = self.patch(where, name, value)
         try:
             yield
         finally:
@@ -213,9 +215,11 @@ class StoreContract(_Base):
         await did(lambda: self.store.denials.deny("node", "node-1", ACTOR))
         await did(lambda: self.store.denials.deny("node", "node-1", ACTOR))
         await did(lambda: self.store.denials.allow("node", "node-1", ACTOR))
+        await did(lambda: self.store.principals.limit("alice", ["edge-b", "edge-a"], ACTOR))
+        await did(lambda: self.store.principals.limit("alice", [], ACTOR))
 
-        assert [each.generation for each in committed] == [2, 3, 4, 5, 6, 7, 8]
-        assert [each.committed_ms for each in committed] == [NOW_MS + number for number in range(1, 8)]
+        assert [each.generation for each in committed] == list(range(2, 11))
+        assert [each.committed_ms for each in committed] == [NOW_MS + number for number in range(1, 10)]
         where: dict[str, str | int] = {"principal": owner.principal, "profile": "openai", "target": "lab"}
         routed: dict[str, str | int] = {"principal": owner.principal, "slot": slot.slot}
         assert await self.store.audit.tail(100) == [
@@ -234,6 +238,16 @@ class StoreContract(_Base):
             AuditRow(5, NOW_MS + 5, ACTOR, "node.deny", "node-1", "done", {}),
             AuditRow(6, NOW_MS + 6, ACTOR, "node.deny", "node-1", "done", {}),
             AuditRow(7, NOW_MS + 7, ACTOR, "node.allow", "node-1", "done", {}),
+            AuditRow(
+                8,
+                NOW_MS + 8,
+                ACTOR,
+                "principal.limit",
+                owner.principal,
+                "done",
+                {"edge_1": "edge-a", "edge_2": "edge-b"},
+            ),
+            AuditRow(9, NOW_MS + 9, ACTOR, "principal.limit", owner.principal, "done", {}),
         ]
 
     async def test_refused_mutation_changes_nothing(self) -> None:
@@ -246,6 +260,7 @@ class StoreContract(_Base):
         await self.refused(NotFound, self.store.slots.create(new_slot("nobody"), ACTOR))
         await self.refused(RevisionMismatch, self.put(owner.principal, slot.slot, expected=1))
         await self.refused(NotFound, self.store.denials.allow("node", "node-1", ACTOR))
+        await self.refused(NotFound, self.store.principals.limit("bob", ["edge-1"], ACTOR))
         assert before == (await self.store.projections.snapshot("edge-1"), await self.store.audit.tail(100))
         assert await self.store.principals.all() == [owner]
 
@@ -261,6 +276,8 @@ class StoreContract(_Base):
         for name in names:
             await self.refused(MalformedInput, self.store.principals.create(name, [], ACTOR))
             await self.refused(MalformedInput, self.store.denials.deny("node", name, ACTOR))
+            await self.refused(MalformedInput, self.store.principals.create("bob", [], ACTOR, ["edge-1", name]))
+            await self.refused(MalformedInput, self.store.principals.limit("alice", ["edge-1", name], ACTOR))
             for field in ("name", "profile", "target"):
                 misnamed: dict[str, Any] = {field: name}
                 slotted = replace(new_slot(owner.principal, "second"), **misnamed)
@@ -289,6 +306,27 @@ class StoreContract(_Base):
         assert [each.name for each in found] == ["alice", "bob", "carol"]
         assert {each.created_ms for each in found} == {NOW_MS}
         assert len({each.principal for each in found}) == 3
+
+    async def test_principal_is_limited_to_edges(self) -> None:
+        """E14: to those it was made with, then to those it was limited to last, each once, and then to none."""
+        made = await self.store.principals.create("alice", [], ACTOR, ["edge-2", "edge-1", "edge-2"])
+        other = await self.principal("bob")
+        assert made.value.edges == {"edge-1", "edge-2"}
+        assert await self.store.principals.all() == [made.value, other]
+        for edges in (["edge-3", "edge-1"], []):
+            changed = await self.store.principals.limit("alice", edges, ACTOR)
+            assert changed.value == replace(made.value, edges=frozenset(edges))
+            assert await self.store.principals.all() == [changed.value, other]
+
+    async def test_edges_of_one_principal(self) -> None:
+        """At most 64, of which each counts once."""
+        edges = [f"edge-{number}" for number in range(64)]
+        await self.store.principals.create("alice", [], ACTOR, [*edges, "edge-0"])
+        made = await self.store.principals.limit("alice", [*edges, "edge-0"], ACTOR)
+        assert len(made.value.edges) == 64
+        await self.refused(QuotaReached, self.store.principals.limit("alice", [*edges, "one-more"], ACTOR))
+        await self.refused(QuotaReached, self.store.principals.create("bob", [], ACTOR, [*edges, "one-more"]))
+        assert await self.store.principals.all() == [made.value]
 
     async def test_token_by_its_whole_digest(self) -> None:
         """P20: a token is found by all of its digest and by nothing else; its kind comes with it."""
@@ -507,6 +545,69 @@ class StoreContract(_Base):
         entry = RouteEntry(route.route, alice, slot.slot, "openai", "lab", "gpt", "gpt-upstream", "gpu=a100", 1, 1)
         assert (views[alice].routes, len(views)) == ((entry,), 2)
 
+    async def test_reading_has_whom_the_generations_since_touched(self) -> None:
+        """E11: each complete and once, however often it was touched; a denial touches nobody."""
+        names = [(await self.principal(name)).principal for name in ("alice", "bob", "carol")]
+        slot = await self.slot(names[0])
+        await self.put(names[0], slot.slot)
+        await self.put(names[0], slot.slot, "other")
+        await self.store.denials.deny("node", "node-1", ACTOR)
+        await self.store.principals.limit("carol", ["edge-1"], ACTOR)
+        whole = await self.store.projections.reading(0)
+        views = {view.principal: view for view in whole.principals}
+        assert [len(views[name].routes) for name in names] == [2, 0, 0]
+        assert [len(views[name].edges) for name in names] == [0, 0, 1]
+        touched = {
+            1: names,
+            2: names[1:] + names[:1],
+            3: [names[0], names[2]],
+            4: [names[0], names[2]],
+            6: [names[0], names[2]],
+            7: [names[2]],
+            8: [names[2]],
+            9: [],
+        }
+        for since, principals in touched.items():
+            reading = await self.store.projections.reading(since)
+            expected = Reading(9, False, tuple(views[each] for each in sorted(principals)))
+            assert (since, reading) == (since, expected)
+
+    async def test_reading_has_what_a_slot_has_become(self) -> None:
+        """E4, E11: its routes go with it and come back, and a new secret gives them its revision."""
+        owner = (await self.principal()).principal
+        slot = (await self.slot(owner)).slot
+        generation = (await self.put(owner, slot)).generation
+
+        async def revisions() -> list[int]:
+            nonlocal generation
+            reading = await self.store.projections.reading(generation)
+            generation = reading.generation
+            [view] = reading.principals
+            return [route.credential_revision for route in view.routes]
+
+        await self.store.slots.set_state(owner, slot, SlotState.DISABLED, 1, ACTOR)
+        assert await revisions() == []
+        await self.store.slots.rotate(owner, slot, SECRET, 2, ACTOR)
+        assert await revisions() == []
+        await self.store.slots.set_state(owner, slot, SlotState.ACTIVE, 3, ACTOR)
+        assert await revisions() == [2]
+        await self.store.slots.set_state(owner, slot, SlotState.REVOKED, 4, ACTOR)
+        assert await revisions() == []
+
+    async def test_reading_of_what_is_not_known_is_whole(self) -> None:
+        """E11: asked for a generation to come, or an older one than the log has, everything is told."""
+        for name in ("alice", "bob"):
+            await self.principal(name)
+        whole = await self.store.projections.reading(0)
+        for since in (-1, 4, 2**63 - 1, 2**64):
+            assert await self.store.projections.reading(since) == whole
+        with self.limited("CHANGES_KEPT", 3, readings):
+            await self.principal("carol")
+            await self.principal("dave")
+            found = [await self.store.projections.reading(since) for since in range(6)]
+            assert [reading.whole for reading in found] == [True, True, False, False, False, False]
+            assert [len(reading.principals) for reading in found] == [4, 4, 3, 2, 1, 0]
+
     # -- leases -------------------------------------------------------------------------------------------------------
 
     async def test_lease_is_granted_and_audited(self) -> None:
@@ -578,6 +679,25 @@ class StoreContract(_Base):
         await self.store.denials.deny("edge", "node-1", ACTOR)
         await self.store.denials.deny("node", "edge-1", ACTOR)
         assert await now() == "granted"
+
+    async def test_lease_at_an_edge_that_the_principal_is_not_limited_to(self) -> None:
+        """P12, E14: refused for good from when the limit returned, and never told to who has no token of it (P16)."""
+        question = await self.question()
+
+        async def limited(*edges: str) -> LeaseQuestion:
+            made = await self.store.principals.limit("alice", edges, ACTOR)
+            return replace(question, binding=replace(question.binding, generation=made.generation))
+
+        assert await self.reason(await limited("edge-1", "edge-2")) == "granted"
+        elsewhere = await limited("edge-2", "edge-11")
+        answer = await self.store.leases.authorise(elsewhere, NOW_MS)
+        assert isinstance(answer, LeaseRefusal)
+        assert (answer.reason, answer.again) == ("edge_not_allowed", False)
+        [row] = await self.store.audit.tail(1)
+        assert (row.outcome, row.actor) == ("edge_not_allowed", "edge:edge-1")
+        assert await self.reason(replace(elsewhere, edge="edge-2")) == "granted"
+        assert await self.reason(replace(elsewhere, token_proof=b"x" * 32)) == "token_refused"
+        assert await self.reason(await limited()) == "granted"
 
     async def test_lease_of_a_slot_that_is_not_as_it_was(self) -> None:
         question = await self.question()

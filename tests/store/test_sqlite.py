@@ -23,12 +23,14 @@ from iop.errors import (
     FileRefused,
     IopError,
     NotFound,
+    RevisionMismatch,
     StoreBusy,
     StoreUnavailable,
 )
 from iop.interfaces import IStore
 from iop.records import Binding, Committed, LeaseQuestion, NewSlot, PrincipalRecord, SealedSecret, SlotState, TokenKind
 from iop.store import schema
+from iop.store.room import route_bytes, token_bytes
 from iop.store.sqlite import SqliteStore, open_sqlite
 from iop.store.sqlite.thread import SqliteThread
 from tests.store import contract
@@ -207,6 +209,56 @@ class MigrationTests(SqliteTestCase):
         assert schema.status(self.path) == schema.StoreStatus("0000", None, None)
 
 
+class OldDatabaseTests(SqliteTestCase):
+    """A database of the first schema, with something in every table."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.path = self.path.with_name("old")
+        patched = self.patch(schema, "CURRENT", "0001")
+        schema.migrate(self.path, DEPLOYMENT)
+        patched.restore()
+        for statement in (
+            "UPDATE generation SET value = 7",
+            "INSERT INTO principals VALUES ('p-1', 'alice', 1), ('p-2', 'bob', 2)",
+            "INSERT INTO tokens VALUES ('t-1', 'p-1', 'use', zeroblob(32), zeroblob(32), 0, 1)",
+            "INSERT INTO tokens VALUES ('t-2', 'p-1', 'manage', randomblob(32), zeroblob(32), 0, 1)",
+            "INSERT INTO slots VALUES ('s-1', 'p-1', 'work', 'openai', 'lab', 'active', 3, 2, 'k', x'01', x'02', 1, 2)",
+            "INSERT INTO routes VALUES ('r-1', 'p-1', 'möde', 's-1', 'upstream', 'gpu=a', 4, 1, 2)",
+            "INSERT INTO edge_sessions VALUES ('e-1', 'edge-1', 1, 7, 0, 1, 0)",
+            "INSERT INTO denials VALUES ('node', 'node-1')",
+            "INSERT INTO audit VALUES (1, 1, 'a', 'b', 'c', 'd', '{}')",
+        ):
+            self.execute(statement)
+
+    def test_nothing_is_lost(self) -> None:
+        columns = {
+            str(table): ", ".join(str(row[1]) for row in self.execute(f"PRAGMA table_info({table})"))
+            for (table,) in self.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+            if table != "alembic_version"
+        }
+
+        def everything() -> dict[str, list[tuple[object, ...]]]:
+            return {table: self.execute(f"SELECT {columns[table]} FROM {table}") for table in columns}  # noqa: S608
+
+        before = everything()
+        assert all(before.values())
+        schema.migrate(self.path, DEPLOYMENT)
+        assert everything() == before
+        assert schema.status(self.path) == schema.StoreStatus(schema.CURRENT, DEPLOYMENT, 7)
+
+    async def test_room_is_counted_and_what_changed_is_known_from_here_on(self) -> None:
+        schema.migrate(self.path, DEPLOYMENT)
+        route = route_bytes("r-1", "p-1", "s-1", "openai", "lab", "möde", "upstream", "gpu=a")
+        taken = token_bytes("t-1", "p-1") + route
+        assert self.execute("SELECT principal, bytes FROM principals") == [("p-1", taken), ("p-2", 0)]
+        assert self.execute("SELECT bytes FROM room") == [(taken,)]
+        store = self.opened()
+        await store.principals.limit("bob", ["edge-1"], ACTOR)
+        found = [await store.projections.reading(since) for since in (6, 7, 8)]
+        assert [(reading.whole, len(reading.principals)) for reading in found] == [(True, 2), (False, 1), (False, 0)]
+
+
 class SchemaTests(SqliteTestCase):
     def test_nothing_registers_nodes_providers_or_runs(self) -> None:
         """C47: the Control Plane is no source of an Edge's registry; the schema has these tables and no others."""
@@ -215,12 +267,14 @@ class SchemaTests(SqliteTestCase):
             for (name,) in self.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
         }
         expected = (
-            "alembic_version audit denials edge_sessions generation meta principals routes slots sqlite_sequence tokens"
+            "alembic_version audit changes denials edge_sessions generation meta principal_edges principals room routes"
+            " slots sqlite_sequence tokens"
         )
         assert sorted(tables) == expected.split()
         for table, columns in tables.items():
             assert not columns & {"node", "provider", "run", "address", "url", "public_key", "recipient_key"}, table
         assert tables["denials"] == {"kind", "name"}
+        assert tables["principal_edges"] == {"principal", "edge"}
 
     def test_audit_is_append_only(self) -> None:
         """P26: not even a statement of our own can edit a row."""
@@ -249,6 +303,10 @@ class SchemaTests(SqliteTestCase):
             ("DELETE FROM principals WHERE principal = ?", (alice.principal,)),
             ("INSERT INTO routes VALUES ('r', ?, 'm', ?, 'm', '', 1, 1, 1)", (bob.principal, slot)),
             ("INSERT INTO denials VALUES ('worker', 'w')", ()),
+            ("INSERT INTO principal_edges VALUES ('nobody', 'edge-1')", ()),
+            ("INSERT INTO principal_edges VALUES (?, '')", (alice.principal,)),
+            ("UPDATE room SET bytes = -1", ()),
+            ("INSERT INTO changes VALUES (2, '')", ()),
         ):
             with self.assertRaises(sqlite3.IntegrityError):
                 self.execute(statement, *values)
@@ -256,7 +314,7 @@ class SchemaTests(SqliteTestCase):
 
 class OneStatementTests(SqliteTestCase):
     def traced(self) -> tuple[SqliteStore, list[str]]:
-        """A store, and what its writer executes, without its transactions' frames."""
+        """A store, and what it executes, without its transactions' frames."""
         statements: list[str] = []
         frame = ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE", "ROLLBACK", "--")
 
@@ -266,9 +324,11 @@ class OneStatementTests(SqliteTestCase):
 
         writing = schema.connect(self.path)
         writing.set_trace_callback(note)
+        reading = schema.connect(self.path)
+        reading.set_trace_callback(note)
         store = SqliteStore(
             SqliteThread(writing, "BEGIN IMMEDIATE", the_reactor(), "writer"),
-            SqliteThread(schema.connect(self.path), "BEGIN", the_reactor(), "reader"),
+            SqliteThread(reading, "BEGIN", the_reactor(), "reader"),
             lambda: NOW_MS,
             0,
         )
@@ -312,6 +372,42 @@ class OneStatementTests(SqliteTestCase):
             await self.assertFailure(store.routes.put(other.principal, "m", named, "m", "", None, ACTOR), NotFound)
             counts.append(len(statements))
         assert counts == [1, 1]
+
+    async def test_no_table_is_read_from_end_to_end(self) -> None:
+        """E11: a change, and a reading of what changed, cost what the principals in it have, not what there is."""
+        store, statements = self.traced()
+        owner = (await store.principals.create("alice", [new_token("a")], ACTOR, ["edge-1"])).value
+        slot = (await store.slots.create(new_slot(owner.principal), ACTOR)).value
+        await store.routes.put(owner.principal, "m", slot.slot, "m", "", None, ACTOR)
+        await store.routes.put(owner.principal, "m", slot.slot, "n", "", 1, ACTOR)
+        await store.principals.limit("alice", ["edge-2"], ACTOR)
+        reading = await store.projections.reading(2)
+        assert [len(view.routes) for view in reading.principals] == [1]
+        tables = ("audit", "changes", "principal_edges", "principals", "routes", "slots", "tokens")
+        assert len(statements) > 20
+        for statement in statements:
+            for plan in self.execute(f"EXPLAIN QUERY PLAN {statement}"):
+                assert not any(f"SCAN {table}" in str(plan[3]) for table in tables), (statement, plan)
+
+    async def test_room_is_what_all_entries_take(self) -> None:
+        """P19: what mutations keep count of is the sum of everything; what was refused or replaced is not in it."""
+        store = self.opened()
+        everything = 0
+        for name in ("alice", "bob"):
+            tokens = [new_token(name), new_token(f"{name}-manage", TokenKind.MANAGE)]
+            owner = (await store.principals.create(name, tokens, ACTOR)).value
+            slot = (await store.slots.create(new_slot(owner.principal), ACTOR)).value
+            everything += token_bytes(f"token-{name}", owner.principal)
+            for model in ("möde", "n"):
+                await store.routes.put(owner.principal, model, slot.slot, "at first", "", None, ACTOR)
+                again = store.routes.put(owner.principal, model, slot.slot, "again", "", None, ACTOR)
+                await self.assertFailure(again, RevisionMismatch)
+                made = (await store.routes.put(owner.principal, model, slot.slot, "up", "gpu=ä", 1, ACTOR)).value
+                everything += route_bytes(
+                    made.route, owner.principal, slot.slot, slot.profile, slot.target, model, "up", "gpu=ä"
+                )
+        assert self.execute("SELECT bytes FROM room") == [(everything,)]
+        assert self.execute("SELECT sum(bytes) FROM principals") == [(everything,)]
 
 
 class ThreadTests(SqliteTestCase):

@@ -47,7 +47,10 @@ class DurableRoute:
 
 @dataclass(frozen=True, slots=True)
 class DurableRows:
-    """One consistent reading of every row a lease depends on; None where there is no row of that id."""
+    """One consistent reading of every row a lease depends on; None where there is no row of that id.
+
+    :ivar edge_allowed: whether the principal is limited to no Edge, or to several of which the asking one is one.
+    """
 
     generation: int
     principal_exists: bool
@@ -56,6 +59,7 @@ class DurableRows:
     route: DurableRoute | None
     node_denied: bool
     edge_denied: bool
+    edge_allowed: bool
 
 
 def refusal(question: LeaseQuestion, rows: DurableRows, now_ms: int) -> LeaseRefusal | None:
@@ -83,6 +87,9 @@ def refusal(question: LeaseQuestion, rows: DurableRows, now_ms: int) -> LeaseRef
         return refused("binding_mismatch", "the principal does not exist")
     if not _token_holds(question, rows.token, now_ms):
         return refused("token_refused", "the token does not open this")
+    # after the token, so that only who has one learns of the limit
+    if not rows.edge_allowed:
+        return refused("edge_not_allowed", "the principal is limited to other Edges")
     slot = rows.slot
     if slot is None or slot.principal != binding.principal or slot.state is not SlotState.ACTIVE:
         return refused("slot_refused", "the principal has no such active slot")

@@ -38,7 +38,6 @@ from iop.records import (
     NewSlot,
     NewToken,
     PrincipalRecord,
-    PrincipalView,
     ProjectionSnapshot,
     Reading,
     RouteEntry,
@@ -56,19 +55,21 @@ from iop.store.events import (
     denied,
     lease_decided,
     principal_created,
+    principal_limited,
     route_put,
     slot_changed,
     slot_created,
 )
+from iop.store.readings import forgotten, views
 from iop.store.room import check_room, check_slots, route_bytes, token_bytes
 from iop.store.sessions import KEPT_MS, acknowledged
-from iop.store.shapes import GONE, check_denial, check_model, check_name, check_selector, no_such_slot
+from iop.store.shapes import GONE, check_denial, check_edges, check_model, check_name, check_selector, no_such_slot
 from iop.units import new_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-    from iop.records import LeaseQuestion, LeaseRefusal
+    from iop.records import LeaseQuestion, LeaseRefusal, PrincipalView
 
 T = TypeVar("T")
 
@@ -87,6 +88,8 @@ class _Tables:
     routes: dict[str, RouteRecord] = field(default_factory=dict)
     sessions: dict[str, EdgeSession] = field(default_factory=dict)
     denials: set[tuple[str, str]] = field(default_factory=set)
+    #: Whom each generation touched, or an empty string.
+    changes: dict[int, str] = field(default_factory=dict)
     audit: list[AuditRow] = field(default_factory=list)
 
     def run(self, job: Callable[[], T]) -> Deferred[T]:
@@ -102,6 +105,8 @@ class _Tables:
             now_ms = self.wall_ms()
             value, event = change(now_ms)
             self.generation += 1
+            self.changes[self.generation] = event.touches
+            self.changes.pop(forgotten(self.generation), None)
             self.write(now_ms, event)
             return Committed(value, self.generation, now_ms)
 
@@ -147,7 +152,9 @@ class MemoryPrincipals:
     def __init__(self, tables: _Tables) -> None:
         self._tables = tables
 
-    def create(self, name: str, tokens: Sequence[NewToken], actor: str) -> Deferred[Committed[PrincipalRecord]]:
+    def create(
+        self, name: str, tokens: Sequence[NewToken], actor: str, edges: Collection[str] = ()
+    ) -> Deferred[Committed[PrincipalRecord]]:
         def change(now_ms: int) -> tuple[PrincipalRecord, Event]:
             check_name("principal's name", name)
             if any(each.name == name for each in self._tables.principals.values()):
@@ -158,12 +165,24 @@ class MemoryPrincipals:
                     raise AlreadyExists("a token of that id or value exists already")
                 ids.add(token.token_id)
                 digests.add(token.digest)
-            made = PrincipalRecord(new_id(now_ms), name, now_ms)
+            made = PrincipalRecord(new_id(now_ms), name, now_ms, check_edges(edges))
             mine = {token.token_id: (made.principal, token, now_ms) for token in tokens}
             self._tables.check_room(made.principal, self._tables.tokens | mine, self._tables.routes)
             self._tables.principals[made.principal] = made
             self._tables.tokens |= mine
             return made, principal_created(made, tokens, actor)
+
+        return self._tables.mutate(change)
+
+    def limit(self, name: str, edges: Collection[str], actor: str) -> Deferred[Committed[PrincipalRecord]]:
+        def change(_: int) -> tuple[PrincipalRecord, Event]:
+            limited = check_edges(edges)
+            for before in self._tables.principals.values():
+                if before.name == name:
+                    made = replace(before, edges=limited)
+                    self._tables.principals[made.principal] = made
+                    return made, principal_limited(made, actor)
+            raise NotFound("there is no principal of that name", hint="iop principal list says which there are")
 
         return self._tables.mutate(change)
 
@@ -310,41 +329,48 @@ class MemoryProjections:
 
     def snapshot(self, edge: str) -> Deferred[ProjectionSnapshot]:
         def job() -> ProjectionSnapshot:
-            views = self._views()
-            tokens = [token for view in views for token in view.tokens]
-            routes = [route for view in views for route in view.routes]
+            known = [view for view in self._views(self._tables.principals) if not view.edges or edge in view.edges]
             return ProjectionSnapshot(
                 self._tables.generation,
-                tuple(sorted(tokens, key=lambda each: each.token_id)),
-                tuple(sorted(routes, key=lambda each: each.route)),
+                tuple(sorted((each for view in known for each in view.tokens), key=lambda each: each.token_id)),
+                tuple(sorted((each for view in known for each in view.routes), key=lambda each: each.route)),
             )
 
         return self._tables.run(job)
 
     def reading(self, since: int) -> Deferred[Reading]:
-        return self._tables.run(lambda: Reading(self._tables.generation, True, self._views()))
+        def job() -> Reading:
+            generation, changes = self._tables.generation, self._tables.changes
+            if since == generation or (since > 0 and since + 1 in changes):
+                touched = {changes[each] for each in range(since + 1, generation + 1)}
+                return Reading(generation, False, self._views(touched - {""}))
+            return Reading(generation, True, self._views(self._tables.principals))
 
-    def _views(self) -> tuple[PrincipalView, ...]:
-        return tuple(self._view(principal) for principal in sorted(self._tables.principals))
+        return self._tables.run(job)
 
-    def _view(self, principal: str) -> PrincipalView:
+    def _views(self, wanted: Collection[str]) -> tuple[PrincipalView, ...]:
         tokens = [
             TokenEntry(token.token_id, principal, token.digest, token.expires_ms)
-            for owner, token, _ in self._tables.tokens.values()
-            if owner == principal and token.kind is TokenKind.USE
+            for principal, token, _ in self._tables.tokens.values()
+            if principal in wanted and token.kind is TokenKind.USE
         ]
         routes = [
             _route_entry(route, slot)
             for route in self._tables.routes.values()
-            if route.principal == principal
-            for slot in [self._tables.own_slot(principal, route.slot)]
+            if route.principal in wanted
+            for slot in [self._tables.own_slot(route.principal, route.slot)]
             if slot.state is SlotState.ACTIVE
         ]
-        return PrincipalView(
-            principal,
-            frozenset(),
-            tuple(sorted(tokens, key=lambda each: each.token_id)),
-            tuple(sorted(routes, key=lambda each: each.route)),
+        return views(
+            sorted(wanted),
+            [
+                (each.principal, edge)
+                for each in self._tables.principals.values()
+                if each.principal in wanted
+                for edge in each.edges
+            ],
+            sorted(tokens, key=lambda each: each.token_id),
+            sorted(routes, key=lambda each: each.route),
         )
 
 
@@ -382,17 +408,19 @@ class MemoryLeaseAuthority:
 
     def _read(self, question: LeaseQuestion) -> DurableRows:
         binding = question.binding
+        principal = self._tables.principals.get(binding.principal)
         token = self._tables.tokens.get(question.token_id)
         slot = self._tables.slots.get(binding.slot)
         route = self._tables.routes.get(binding.route)
         return DurableRows(
             generation=self._tables.generation,
-            principal_exists=binding.principal in self._tables.principals,
+            principal_exists=principal is not None,
             token=_durable_token(*token) if token else None,
             slot=_durable_slot(slot[0]) if slot else None,
             route=DurableRoute(route.principal, route.slot, route.revision) if route else None,
             node_denied=("node", binding.node) in self._tables.denials,
             edge_denied=("edge", question.edge) in self._tables.denials,
+            edge_allowed=principal is None or not principal.edges or question.edge in principal.edges,
         )
 
 
@@ -497,7 +525,7 @@ class MemoryAudit:
     def append(
         self, actor: str, action: str, subject: str, outcome: str, details: dict[str, str | int]
     ) -> Deferred[None]:
-        event = Event(actor, action, subject, outcome, dict(details))
+        event = Event(actor, action, subject, outcome, dict(details), "")
         return self._tables.run(lambda: self._tables.write(self._tables.wall_ms(), event))
 
     def tail(self, count: int) -> Deferred[list[AuditRow]]:

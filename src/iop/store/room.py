@@ -1,7 +1,7 @@
 """How much of a projection there is for everybody, and how much of it for one principal (docs/limits.md).
 
-A projection travels whole, so what no longer fits would keep every Edge from enrolling. The store refuses it when it is
-asked to keep it, and before that it refuses one principal what would leave too little for the others.
+Every Edge keeps a projection in memory, so what no longer fits would keep every Edge from enrolling. The store refuses
+it when it is asked to keep it, and before that it refuses one principal what would leave too little for the others.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from iop.errors import QuotaReached
 PROJECTION_BYTES: Final = 1024 * 1024
 #: Bytes of the routes of one principal.
 PRINCIPAL_BYTES: Final = 128 * 1024
+#: Edges that one principal is limited to.
+PRINCIPAL_EDGES: Final = 64
 #: Slots of one principal, in whatever state.
 PRINCIPAL_SLOTS: Final = 256
 #: More than tags, lengths and numbers of an entry take on the wire, a token's digest included.
@@ -42,6 +44,15 @@ def check_room(everything: int, own: int) -> None:
         raise QuotaReached(
             "what Edges have to know of all principals together is full",
             hint="an operator can remove principals that are not used, or set up another deployment",
+        )
+
+
+def check_edges(count: int) -> None:
+    """:raises QuotaReached: if ``count`` Edges are more than one principal may be limited to."""
+    if count > PRINCIPAL_EDGES:
+        raise QuotaReached(
+            f"a principal is limited to at most {PRINCIPAL_EDGES} Edges",
+            hint="name fewer, or let every Edge know of it: iop principal limit NAME --everywhere",
         )
 
 

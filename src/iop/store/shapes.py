@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from iop.errors import MalformedInput, NotFound
 from iop.records import SealedSecret
+from iop.store import room
 from iop.units import MODEL_LIMIT, SELECTOR_LIMIT, is_name
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 #: Kinds of names that can be denied (P13).
 DENIED_KINDS: Final = ("node", "edge")
@@ -38,6 +42,19 @@ def check_selector(value: str) -> None:
     """:raises MalformedInput: unless ``value`` is at most 1,024 printable characters."""
     if len(value) > SELECTOR_LIMIT or not value.isprintable():
         raise MalformedInput("the selector is not at most 1,024 printable characters")
+
+
+def check_edges(names: Collection[str]) -> frozenset[str]:
+    """The Edges that a principal is limited to, each once.
+
+    :raises MalformedInput: if one of ``names`` is not a name.
+    :raises QuotaReached: if they are too many.
+    """
+    for name in names:
+        check_name("Edge's name", name)
+    edges = frozenset(names)
+    room.check_edges(len(edges))
+    return edges
 
 
 def check_denial(kind: str, name: str) -> None:

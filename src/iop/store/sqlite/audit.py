@@ -39,7 +39,7 @@ class SqliteAudit:
     def append(
         self, actor: str, action: str, subject: str, outcome: str, details: dict[str, str | int]
     ) -> Deferred[None]:
-        event = Event(actor, action, subject, outcome, dict(details))
+        event = Event(actor, action, subject, outcome, dict(details), "")
         return self._writer.audit(lambda connection, now_ms: (None, event))
 
     def tail(self, count: int) -> Deferred[list[AuditRow]]:

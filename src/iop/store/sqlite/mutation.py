@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from iop.records import Committed
+from iop.store.readings import forgotten
 from iop.store.room import ROUTE_OVERHEAD, TOKEN_OVERHEAD, check_room
 
 if TYPE_CHECKING:
@@ -19,18 +20,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Bytes of tokens, of routes, and of one principal's routes, as :mod:`iop.store.room` counts them.
+#: Bytes of one principal's tokens, and of its routes, as :mod:`iop.store.room` counts them.
 _ROOM = """
-    WITH sized AS (
-        SELECT routes.principal AS owner,
-               ?2 + length(routes.route) + length(routes.principal) + length(routes.slot) + length(profile)
-                  + length(target) + length(CAST(model AS BLOB)) + length(CAST(upstream_model AS BLOB))
-                  + length(CAST(selector AS BLOB)) AS bytes
-        FROM routes JOIN slots USING (principal, slot)
+    SELECT (
+        SELECT coalesce(sum(?1 + length(token) + length(principal)), 0)
+        FROM tokens WHERE principal = ?3 AND kind = 'use'
+    ), (
+        SELECT coalesce(sum(
+            ?2 + length(route) + length(routes.principal) + length(slot) + length(profile) + length(target)
+               + length(CAST(model AS BLOB)) + length(CAST(upstream_model AS BLOB)) + length(CAST(selector AS BLOB))
+        ), 0)
+        FROM routes JOIN slots USING (principal, slot) WHERE routes.principal = ?3
     )
-    SELECT (SELECT coalesce(sum(?1 + length(token) + length(principal)), 0) FROM tokens WHERE kind = 'use'),
-           (SELECT coalesce(sum(bytes), 0) FROM sized),
-           (SELECT coalesce(sum(bytes), 0) FROM sized WHERE owner = ?3)
 """
 
 
@@ -62,13 +63,22 @@ def _write_event(connection: sqlite3.Connection, at_ms: int, event: Event) -> in
     return int(sequence)
 
 
-def check_projection_room(connection: sqlite3.Connection, principal: str) -> None:
-    """:raises QuotaReached: if with this transaction's change the projection is full, or this principal's share of it.
+def _take_room(connection: sqlite3.Connection, principal: str) -> None:
+    """Count anew what ``principal`` takes of a projection.
 
     A route counts whatever state its slot is in, since that may change back.
+
+    :raises QuotaReached: if with this transaction's change the projection is full, or this principal's share of it.
     """
-    [(tokens, routes, own)] = rows(connection, _ROOM, TOKEN_OVERHEAD, ROUTE_OVERHEAD, principal)
-    check_room(tokens + routes, own)
+    [(tokens, routes)] = rows(connection, _ROOM, TOKEN_OVERHEAD, ROUTE_OVERHEAD, principal)
+    [(everything,)] = rows(
+        connection,
+        "UPDATE room SET bytes = bytes + ? - (SELECT bytes FROM principals WHERE principal = ?) RETURNING bytes",
+        tokens + routes,
+        principal,
+    )
+    connection.execute("UPDATE principals SET bytes = ? WHERE principal = ?", (tokens + routes, principal))
+    check_room(everything, routes)
 
 
 class Writer:
@@ -88,12 +98,17 @@ class Writer:
     def mutate(self, change: Callable[[sqlite3.Connection, int], tuple[T, Event]]) -> Deferred[Committed[T]]:
         """Apply ``change(connection, now_ms)``, raise the generation by one and write the audit row, all or nothing.
 
-        The time is taken under the write lock: every lease that an older generation allowed was read before it.
+        Whom the change touches is noted for readings of what changed, and must have room in a projection. The time is
+        taken under the write lock: every lease that an older generation allowed was read before it.
         """
 
         def audited(connection: sqlite3.Connection, now_ms: int) -> tuple[Committed[T], Event]:
             value, event = change(connection, now_ms)
+            if event.touches:
+                _take_room(connection, event.touches)
             [(generation,)] = rows(connection, "UPDATE generation SET value = value + 1 RETURNING value")
+            connection.execute("INSERT INTO changes (generation, principal) VALUES (?, ?)", (generation, event.touches))
+            connection.execute("DELETE FROM changes WHERE generation <= ?", (forgotten(generation),))
             return Committed(value, generation, now_ms), event
 
         return self.audit(audited)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zope.interface import implementer
 
@@ -11,7 +10,6 @@ from iop.core.durable import DurableRoute, DurableRows, DurableSlot, DurableToke
 from iop.interfaces import ILeaseAuthority, IProjections
 from iop.records import (
     LeaseGrant,
-    PrincipalView,
     ProjectionSnapshot,
     Reading,
     RouteEntry,
@@ -21,6 +19,7 @@ from iop.records import (
     TokenKind,
 )
 from iop.store.events import lease_decided
+from iop.store.readings import views
 from iop.store.sqlite.mutation import Writer, current_generation, rows
 
 if TYPE_CHECKING:
@@ -28,32 +27,44 @@ if TYPE_CHECKING:
 
     from twisted.internet.defer import Deferred
 
-    from iop.records import LeaseQuestion, LeaseRefusal
+    from iop.records import LeaseQuestion, LeaseRefusal, PrincipalView
     from iop.store.events import Event
     from iop.store.sqlite.thread import SqliteThread
 
-_TOKENS = "SELECT token, principal, digest, expires_ms FROM tokens WHERE kind = 'use' ORDER BY token"
+#: Whom a reading is about: everybody, or whoever was touched after a generation.
+_EVERYBODY = "SELECT principal FROM principals"
+_TOUCHED = "SELECT DISTINCT principal FROM changes WHERE generation > ? AND principal <> ''"
+#: What is read of them. The order of the joins is given: who is wanted comes first, and the rest is looked up.
+_WANTED = "SELECT principal FROM wanted ORDER BY principal"
+_EDGES = "SELECT principal, edge FROM wanted CROSS JOIN principal_edges USING (principal)"
+_TOKENS = """
+    SELECT token, principal, digest, expires_ms FROM wanted CROSS JOIN tokens USING (principal)
+    WHERE kind = 'use'
+    ORDER BY token
+"""
 _ROUTES = """
-    SELECT routes.route, routes.principal, routes.slot, slots.profile, slots.target, routes.model,
-           routes.upstream_model, routes.selector, slots.credential_revision, routes.revision
-    FROM routes JOIN slots USING (principal, slot)
-    WHERE slots.state = 'active'
-    ORDER BY routes.route
+    SELECT route, principal, slot, profile, target, model, upstream_model, selector, credential_revision,
+           routes.revision
+    FROM wanted CROSS JOIN routes USING (principal) CROSS JOIN slots USING (principal, slot)
+    WHERE state = 'active'
+    ORDER BY route
 """
 #: Everything a lease depends on, in one row whatever exists; who owns what is compared, not searched for.
 _DURABLE = """
     SELECT generation.value, principals.principal IS NOT NULL,
-           EXISTS (SELECT 1 FROM denials WHERE kind = 'node' AND name = ?),
-           EXISTS (SELECT 1 FROM denials WHERE kind = 'edge' AND name = ?),
+           EXISTS (SELECT 1 FROM denials WHERE kind = 'node' AND name = ?1),
+           EXISTS (SELECT 1 FROM denials WHERE kind = 'edge' AND name = ?2),
+           NOT EXISTS (SELECT 1 FROM principal_edges WHERE principal = ?3)
+               OR EXISTS (SELECT 1 FROM principal_edges WHERE principal = ?3 AND edge = ?2),
            tokens.principal, tokens.kind, tokens.expires_ms, tokens.proof,
            slots.principal, slots.profile, slots.target, slots.state, slots.credential_revision,
            slots.key_id, slots.wrapped_key, slots.box,
            routes.principal, routes.slot, routes.revision
     FROM generation
-    LEFT JOIN principals ON principals.principal = ?
-    LEFT JOIN tokens ON tokens.token = ?
-    LEFT JOIN slots ON slots.slot = ?
-    LEFT JOIN routes ON routes.route = ?
+    LEFT JOIN principals ON principals.principal = ?3
+    LEFT JOIN tokens ON tokens.token = ?4
+    LEFT JOIN slots ON slots.slot = ?5
+    LEFT JOIN routes ON routes.route = ?6
 """
 
 
@@ -68,31 +79,44 @@ class SqliteProjections:
         return self._reader.run(current_generation)
 
     def snapshot(self, edge: str) -> Deferred[ProjectionSnapshot]:
-        def job(connection: sqlite3.Connection) -> ProjectionSnapshot:
+        def known(reading: Reading) -> ProjectionSnapshot:
+            views = [view for view in reading.principals if not view.edges or edge in view.edges]
             return ProjectionSnapshot(
-                current_generation(connection),
-                tuple(TokenEntry(*row) for row in rows(connection, _TOKENS)),
-                tuple(RouteEntry(*row) for row in rows(connection, _ROUTES)),
+                reading.generation,
+                tuple(sorted((each for view in views for each in view.tokens), key=lambda each: each.token_id)),
+                tuple(sorted((each for view in views for each in view.routes), key=lambda each: each.route)),
             )
+
+        return self.reading(0).addCallback(known)
+
+    def reading(self, since: int) -> Deferred[Reading]:
+        def job(connection: sqlite3.Connection) -> Reading:
+            generation = current_generation(connection)
+            if _knows_what_changed(connection, since, generation):
+                return Reading(generation, False, _views(connection, _TOUCHED, since))
+            return Reading(generation, True, _views(connection, _EVERYBODY))
 
         return self._reader.run(job)
 
-    def reading(self, since: int) -> Deferred[Reading]:
-        return self._reader.run(lambda connection: Reading(current_generation(connection), True, _views(connection)))
+
+def _knows_what_changed(connection: sqlite3.Connection, since: int, generation: int) -> bool:
+    """Whether the log, which has every generation from its oldest on, has the one after ``since``."""
+    if not 0 < since < generation:
+        return since == generation
+    return bool(rows(connection, "SELECT 1 FROM changes WHERE generation = ?", since + 1))
 
 
-def _views(connection: sqlite3.Connection) -> tuple[PrincipalView, ...]:
-    tokens: dict[str, list[TokenEntry]] = defaultdict(list)
-    for row in rows(connection, _TOKENS):
-        token = TokenEntry(*row)
-        tokens[token.principal].append(token)
-    routes: dict[str, list[RouteEntry]] = defaultdict(list)
-    for row in rows(connection, _ROUTES):
-        route = RouteEntry(*row)
-        routes[route.principal].append(route)
-    return tuple(
-        PrincipalView(principal, frozenset(), tuple(tokens[principal]), tuple(routes[principal]))
-        for (principal,) in rows(connection, "SELECT principal FROM principals ORDER BY principal")
+def _views(connection: sqlite3.Connection, wanted: str, *values: object) -> tuple[PrincipalView, ...]:
+    """The views of the principals that the statement ``wanted`` finds, in a few statements however many they are."""
+
+    def read(statement: str) -> list[Any]:
+        return rows(connection, f"WITH wanted AS ({wanted}) {statement}", *values)
+
+    return views(
+        [principal for (principal,) in read(_WANTED)],
+        read(_EDGES),
+        [TokenEntry(*row) for row in read(_TOKENS)],
+        [RouteEntry(*row) for row in read(_ROUTES)],
     )
 
 
@@ -127,10 +151,10 @@ def _read(connection: sqlite3.Connection, question: LeaseQuestion) -> tuple[Dura
         binding.slot,
         binding.route,
     )
-    generation, principal_exists, node_denied, edge_denied = row[:4]
-    token_owner, kind, expires_ms, proof = row[4:8]
-    slot_owner, profile, target, state, credential_revision = row[8:13]
-    route_owner, route_slot, route_revision = row[16:]
+    generation, principal_exists, node_denied, edge_denied, edge_allowed = row[:5]
+    token_owner, kind, expires_ms, proof = row[5:9]
+    slot_owner, profile, target, state, credential_revision = row[9:14]
+    route_owner, route_slot, route_revision = row[17:]
     durable = DurableRows(
         generation=generation,
         principal_exists=bool(principal_exists),
@@ -141,5 +165,6 @@ def _read(connection: sqlite3.Connection, question: LeaseQuestion) -> tuple[Dura
         route=None if route_owner is None else DurableRoute(route_owner, route_slot, route_revision),
         node_denied=bool(node_denied),
         edge_denied=bool(edge_denied),
+        edge_allowed=bool(edge_allowed),
     )
-    return durable, row[13:16]
+    return durable, row[14:17]

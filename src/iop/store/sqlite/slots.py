@@ -13,7 +13,7 @@ from iop.records import RouteRecord, SlotRecord, SlotState
 from iop.store.events import Event, route_put, slot_changed, slot_created
 from iop.store.room import check_slots
 from iop.store.shapes import GONE, check_model, check_name, check_selector, no_such_slot
-from iop.store.sqlite.mutation import Writer, check_projection_room, rows
+from iop.store.sqlite.mutation import Writer, rows
 from iop.store.sqlite.principals import taken
 from iop.units import new_id
 
@@ -190,7 +190,6 @@ class SqliteRoutes:
                     "the route is not at the expected revision", hint="list the routes and try again from what is there"
                 )
             made = RouteRecord(*written[0])
-            check_projection_room(connection, principal)
             return made, route_put(made, actor)
 
         return self._writer.mutate(change)
