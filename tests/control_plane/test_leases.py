@@ -349,6 +349,12 @@ class DenialTests(LeaseCase):
         refusal = self.refused(self.question(binding=self.binding(generation=denied.generation)))
         self.assertEqual(refusal.code, "edge_denied")
 
+    def test_an_edge_that_the_principal_is_not_limited_to_gets_nothing(self) -> None:
+        """E14, P12: nor does an Edge that the token was once told to, and nothing is decrypted."""
+        limited = result_of(self.world.store.principals.limit("ann", ["edge2"], "host:test"))
+        refusal = self.refused(self.question(binding=self.binding(generation=limited.generation)))
+        self.assertEqual((refusal.code, refusal.retryable), ("edge_not_allowed", False))
+
 
 @implementer(ILeaseAuthority)
 class SlowAuthority:

@@ -116,6 +116,34 @@ class HostCommandTests(SynchronousTestCase):
         code, out, _ = self.iop("principal", "create", "alice", "--json")
         assert (code, json.loads(out)["error"]["code"]) == (1, "already_exists")
 
+    def test_principal_is_limited_to_edges(self) -> None:
+        """E14."""
+        schema.migrate(self.database, "deployment-1")
+
+        def limited_to() -> object:
+            listed = self.json("principal", "list")["principals"]
+            assert isinstance(listed, list)
+            return listed[0]["limited_to"]
+
+        self.json("principal", "create", "alice", "--edge", "edge-2", "--edge", "edge-1")
+        assert limited_to() == ["edge-1", "edge-2"]
+        _, out, _ = self.iop("principal", "list")
+        assert "edge-1, edge-2" in out
+        changed = self.json("principal", "limit", "alice", "--edge", "edge-3")
+        assert (changed["limited_to"], changed["generation"]) == (["edge-3"], 3)
+        assert changed["edges"] == {"acknowledged": 0, "cut_off": 0, "unconfirmed": 0}
+        assert limited_to() == ["edge-3"]
+        code, out, _ = self.iop("principal", "limit", "alice", "--everywhere")
+        assert (code, "is for every Edge" in out) == (0, True)
+        assert limited_to() == []
+        code, out, _ = self.iop("principal", "limit", "nobody", "--everywhere", "--json")
+        assert (code, json.loads(out)["error"]["code"]) == (1, "not_found")
+        for wrong in ((), ("--everywhere", "--edge", "edge-1")):
+            code, _, err = self.iop("principal", "limit", "alice", *wrong)
+            assert code != 0
+            assert "--everywhere" in err
+        assert self.execute("SELECT value FROM generation") == [(4,)]
+
     def test_silent_edge_is_not_confirmed(self) -> None:
         """K14: tokens come before the wait, each once; what cannot be confirmed exits with 3 and says so."""
         schema.migrate(self.database, "deployment-1")
