@@ -25,16 +25,18 @@ from iop.errors import FlowViolation, ProtocolViolation, UnexpectedMessage
 from iop.units import RUN_WINDOW
 
 
-def edge_run(phase: EdgePhase) -> EdgeRun:
-    """A run that got to ``phase`` by inputs alone."""
+def edge_run(phase: EdgePhase, *, asked: bool = False) -> EdgeRun:
+    """A run that got to ``phase`` by inputs alone; ``asked``: its Node owes the word on whether it was started."""
     run = EdgeRun(b"body", 100)
     list(run.pieces())
+    if asked:
+        run.stop_unless_started()
     if phase is EdgePhase.STREAMING:
         run.head()
     elif phase is EdgePhase.CANCELLED:
         run.cancel()
     elif phase is EdgePhase.ENDED:
-        run.failed(started=False)
+        run.failed("draining", started=False)
     return run
 
 
@@ -47,7 +49,11 @@ def edge_input(run: EdgeRun, what: EdgeInput) -> Verdict:
         case EdgeInput.LAST:
             return run.piece(1, last=True)
         case EdgeInput.FAILED:
-            return run.failed(started=True)
+            return run.failed("upstream_broke", started=True)
+        case EdgeInput.STARTED:
+            return run.started()
+        case EdgeInput.STOP:
+            return run.stop_unless_started()
         case EdgeInput.CREDIT:
             return run.credited(1)
         case EdgeInput.CANCEL:
@@ -78,6 +84,10 @@ def node_input(run: NodeRun, what: NodeInput) -> Verdict:
             return run.credited(1)
         case NodeInput.CANCEL:
             return run.cancel()
+        case NodeInput.STOP:
+            return run.stop(started=False)
+        case NodeInput.STOP_LATE:
+            return run.stop(started=True)
         case NodeInput.LOST:
             return run.lost()
         case NodeInput.HEAD:
@@ -97,7 +107,7 @@ class EdgeTotalityTests(SynchronousTestCase):
         """R3, R7: the table has a move for every phase and input, and the machine makes exactly that move."""
         self.assertEqual(set(EDGE_TABLE), {(phase, what) for phase in EdgePhase for what in EdgeInput})
         for (phase, what), (after, verdict) in EDGE_TABLE.items():
-            run = edge_run(phase)
+            run = edge_run(phase, asked=what is EdgeInput.STARTED)
             if verdict is Verdict.VIOLATION:
                 self.assertRaises(UnexpectedMessage, edge_input, run, what)
                 self.assertIs(run.phase, phase)
@@ -118,8 +128,41 @@ class EdgeRunTests(SynchronousTestCase):
     def test_not_started_after_a_head(self) -> None:
         """R6: who sent a response head cannot say that it had not started."""
         run = edge_run(EdgePhase.STREAMING)
-        self.assertRaises(UnexpectedMessage, run.failed, False)
-        self.assertIs(edge_run(EdgePhase.ASKED).failed(False), Verdict.PASS)
+        self.assertRaises(UnexpectedMessage, run.failed, "draining", False)
+        self.assertIs(edge_run(EdgePhase.ASKED).failed("draining", False), Verdict.PASS)
+
+    def test_asked_once(self) -> None:
+        """R11: a Node is asked once, and only about a run whose head did not come."""
+        run = edge_run(EdgePhase.ASKED)
+        self.assertIs(run.stop_unless_started(), Verdict.PASS)
+        self.assertIs(run.stop_unless_started(), Verdict.DROP)
+        run.started()
+        self.assertIs(run.stop_unless_started(), Verdict.DROP)
+
+    def test_started_that_nobody_asked_for(self) -> None:
+        """R11: in every phase, and also a second one."""
+        for phase in EdgePhase:
+            self.assertRaises(UnexpectedMessage, edge_run(phase).started)
+            run = edge_run(phase, asked=True)
+            if phase is not EdgePhase.ENDED:
+                run.started()
+            self.assertRaises(UnexpectedMessage, run.started)
+            self.assertIs(run.phase, phase)
+
+    def test_not_started_after_its_word(self) -> None:
+        """R6, R11: who said that a run was started cannot have it given to another Node."""
+        run = edge_run(EdgePhase.ASKED, asked=True)
+        run.started()
+        self.assertRaises(UnexpectedMessage, run.failed, "upstream_broke", False)
+        self.assertRaises(UnexpectedMessage, run.failed, "cancelled", True)
+        self.assertIs(run.failed("upstream_broke", True), Verdict.PASS)
+
+    def test_cancelled_that_nobody_asked_for(self) -> None:
+        """R5: else a Node could have a request begin anew without end."""
+        for phase in (EdgePhase.ASKED, EdgePhase.STREAMING):
+            self.assertRaises(UnexpectedMessage, edge_run(phase).failed, "cancelled", True)
+        self.assertIs(edge_run(EdgePhase.CANCELLED).failed("cancelled", True), Verdict.PASS)
+        self.assertIs(edge_run(EdgePhase.ASKED, asked=True).failed("cancelled", False), Verdict.PASS)
 
     def test_window_holds_for_a_cancelled_run(self) -> None:
         """R4, R5: what is dropped after a cancel still has to fit the window."""
@@ -176,7 +219,7 @@ class NodeTotalityTests(SynchronousTestCase):
     def test_an_edge_cannot_misuse(self) -> None:
         """Whatever the Edge sends is answered with a verdict or a violation, never with a fault of ours."""
         for phase in NodePhase:
-            for what in (NodeInput.PIECE, NodeInput.CREDIT, NodeInput.CANCEL, NodeInput.LOST):
+            for what in (NodeInput.PIECE, NodeInput.CREDIT, NodeInput.CANCEL, NodeInput.STOP_LATE, NodeInput.LOST):
                 self.assertIn(NODE_TABLE[phase, what][1], {Verdict.PASS, Verdict.DROP})
 
 
@@ -237,6 +280,8 @@ class Wired:
     caller_has: int = 0
     ends: list[str] = field(default_factory=list)
     cancelled: bool = False
+    sent_upstream: bool = False
+    words: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.edge = EdgeRun(self.body, self.window)
@@ -262,7 +307,9 @@ class Wired:
         elif kind == "credit" and self.node.credited(count) is Verdict.PASS:
             self.node_sends()
         elif kind == "cancel" and self.node.cancel() is Verdict.PASS:
-            self.to_edge.append(("failed", b"", True, 0))
+            self.to_edge.append(("cancelled", b"", True, 0))
+        elif kind == "stop" and self.node.stop(self.sent_upstream) is Verdict.PASS:
+            self.to_edge.append(("started" if self.sent_upstream else "cancelled", b"", self.sent_upstream, 0))
 
     def edge_reads(self) -> None:
         if not self.to_edge:
@@ -273,9 +320,12 @@ class Wired:
         elif kind == "credit":
             self.edge.credited(count)
             self.edge_sends()
-        elif kind == "failed":
-            self.edge.failed(started=True)
-            self.ends.append("failed")
+        elif kind == "started":
+            if self.edge.started() is Verdict.PASS:
+                self.words.append("started")
+        elif kind == "cancelled":
+            self.edge.failed(kind, started=last)
+            self.ends.append(kind if last else "not started")
         else:
             verdict = self.edge.piece(len(data), last)
             if verdict is Verdict.PASS:
@@ -284,10 +334,16 @@ class Wired:
             if last:
                 self.ends.append("cancelled" if verdict is Verdict.CANCELLED else "finished")
 
+    def upstream_connects(self) -> None:
+        """From here on the provider has something; a run that was ended before never gets here."""
+        if self.node.phase is not NodePhase.ENDED:
+            self.sent_upstream = True
+
     def upstream_answers(self) -> None:
         if not self.script or self.node.congested:
             return
         kind, data = self.script.popleft()
+        self.upstream_connects()
         if kind == "head":
             if self.node.head() is Verdict.PASS:
                 self.to_edge.append(("head", b"", False, 0))
@@ -314,6 +370,10 @@ class Wired:
         if self.edge.cancel() is Verdict.PASS:
             self.to_node.append(("cancel", b"", False, 0))
 
+    def edge_stops(self) -> None:
+        if self.edge.stop_unless_started() is Verdict.PASS:
+            self.to_node.append(("stop", b"", False, 0))
+
     def on_the_way(self) -> int:
         """Response bytes sent and not handed on."""
         return sum(len(data) for kind, data, _, _ in self.to_edge if kind == "body") + self.caller_has
@@ -330,7 +390,7 @@ class Wired:
         raise AssertionError("it never settles")
 
 
-STEPS = ("node_reads", "edge_reads", "upstream_answers", "upstream_takes", "caller_takes")
+STEPS = ("node_reads", "edge_reads", "upstream_connects", "upstream_answers", "upstream_takes", "caller_takes")
 
 
 class TogetherTests(SynchronousTestCase):
@@ -384,6 +444,23 @@ class TogetherTests(SynchronousTestCase):
         self.assertEqual(len(wired.ends), 1)
         self.assertTrue(b"".join(answer).startswith(wired.response))
 
+    @settings(deadline=None)
+    @given(
+        st.lists(st.sampled_from(["node_reads", "edge_reads", "caller_takes", "upstream_connects"]), max_size=6),
+        st.lists(st.sampled_from([*STEPS, "edge_stops", "caller_cancels"]), max_size=40),
+    )
+    def test_stop_at_any_time(self, before: list[str], after: list[str]) -> None:
+        """R6, R11, P41: whatever crosses what, a run that its Node did not start was never sent, all else goes on."""
+        wired = Wired(b"body", [b"answer"], 10)
+        for step in [*before, "edge_stops", *after]:
+            getattr(wired, step)()
+        wired.settle()
+        self.assertEqual(len(wired.ends), 1)
+        if wired.ends == ["not started"]:
+            self.assertEqual((wired.sent_upstream, wired.words, wired.response), (False, [], b""))
+        elif not wired.cancelled:
+            self.assertEqual((wired.sent_upstream, wired.response), (True, b"answer"))
+
     @given(
         st.sampled_from(list(EdgePhase)),
         st.lists(st.tuples(st.sampled_from(list(EdgeInput)), st.integers(0, 300), st.booleans()), max_size=30),
@@ -398,7 +475,7 @@ class TogetherTests(SynchronousTestCase):
                     case EdgeInput.PIECE | EdgeInput.LAST:
                         verdict = run.piece(size, what is EdgeInput.LAST)
                     case EdgeInput.FAILED:
-                        verdict = run.failed(flag)
+                        verdict = run.failed("upstream_broke", flag)
                     case EdgeInput.CREDIT:
                         verdict = run.credited(size)
                     case _:

@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from iop.core.pool import Pool
-from iop.core.projection import projection_digest
+from iop.core.projection import Projection, projection_digest
 from iop.crypto import possession
 from iop.crypto.node_keys import NodeKeys
 from iop.crypto.tokens import Token, mint
@@ -25,6 +25,7 @@ from iop.edge.leases import Leases
 from iop.edge.metrics import EdgeMetrics
 from iop.edge.nodes import Nodes
 from iop.edge.projections import Projections
+from iop.edge.revocation import Revocation
 from iop.edge.status import Status
 from iop.errors import HelloRefused, IopError
 from iop.interfaces import IPeer, IPeerApplication
@@ -34,7 +35,7 @@ from iop.process.metrics import new_registry
 from iop.records import ProjectionSnapshot, RouteEntry, TokenEntry, TokenKind
 from iop.testing.clock import FakeClock
 from iop.testing.peers import PeerPair, memory_identity
-from iop.units import PROTOCOL_VERSION, Identity, Role
+from iop.units import NODE_WORD_SECONDS, PROTOCOL_VERSION, Identity, Role
 from iop.wire import control_pb2, runtime_pb2
 from iop.wire.convert import projection_to_wire
 from iop.wire.dialect import CONTROL, RUNTIME
@@ -250,6 +251,10 @@ class FakeNode:
         """Send a piece of the response body."""
         self.peer.notify(runtime_pb2.RunBody(run=self.last_run().run, data=data, last=last))
 
+    def started(self) -> None:
+        """Say that the newest run goes on."""
+        self.peer.notify(runtime_pb2.RunStarted(run=self.last_run().run))
+
     def fail(self, code: str, *, started: bool) -> None:
         """End the newest run without a whole response."""
         self.peer.notify(runtime_pb2.RunFailed(run=self.last_run().run, code=code, message="no", started=started))
@@ -360,11 +365,19 @@ class Rig:
             DEPLOYMENT,
             EDGE,
             self.clock,
-            lambda projection: self.leases.forget_before(projection.generation),
+            self._applied,
         )
         self.projections.load()
         self.pool = Pool(self.clock, 256)
-        self.nodes = Nodes(EDGE, DOMAIN, {node.name: node for node in nodes}, self.pool, self.clock)
+        self.nodes = Nodes(
+            EDGE,
+            DOMAIN,
+            {node.name: node for node in nodes},
+            self.pool,
+            self.clock,
+            lost=self._node_lost,
+            proved=self._key_proved,
+        )
         self.link = ControlLink(
             self.projections,
             self.clock,
@@ -376,9 +389,20 @@ class Rig:
             status=Status(EDGE, nodes, self.nodes, self.pool),
         )
         self.leases = Leases(self.link.acquire, self.clock, metrics, DEPLOYMENT, EDGE, limit=1000)
+        self.revocation = Revocation(self.leases, self.clock, NODE_WORD_SECONDS)
+        #: What was told of each projection that came into force.
+        self.told: list[Deferred[int]] = []
         metrics.watch(self.link, self.nodes, self.pool, nodes)
         self.attempts = Attempts(
-            self.link, self.pool, self.nodes, self.leases, self.clock, metrics, request_seconds, queue_seconds=30.0
+            self.link,
+            self.pool,
+            self.nodes,
+            self.leases,
+            self.revocation,
+            self.clock,
+            metrics,
+            request_seconds,
+            queue_seconds=30.0,
         )
         self.metrics = metrics
         self.api = Api(self.link, self.attempts, self.clock, metrics, 1024 * 1024)
@@ -467,6 +491,17 @@ class Rig:
             wanted.take(bytearray(body if method == "POST" else b""))
         self.pump()
         return exchange
+
+    def _applied(self, projection: Projection) -> Deferred[int]:
+        told = self.revocation.applied(projection)
+        self.told.append(told)
+        return told
+
+    def _node_lost(self, node: str) -> None:
+        self.leases.forget_node(node)
+
+    def _key_proved(self, node: str, public_key: bytes) -> None:
+        self.leases.forget_key(node, keep=public_key)
 
     def _settled(self) -> None:
         self.settled += 1

@@ -380,7 +380,6 @@ class AnswerTests(ApiTestCase):
             ("no_such_provider", False, 503, "no_node"),
             ("not_allowed", False, 400, "unsupported_call"),
             ("draining", False, 503, "no_node"),
-            ("cancelled", True, 503, "no_node"),
         ):
             exchange = self.rig.request()
             self.node.fail(code, started=started)

@@ -256,7 +256,7 @@ class AttemptsTests(SynchronousTestCase):
         waiting = self.dispatch()
         self.control_plane.push(replace(NEWER, routes=(replace(SMALL, upstream_model="gpt-new", route_revision=2),)))
         self.rig.pump()
-        self.node.fail("cancelled", started=True)
+        self.node.fail("upstream_broke", started=True)
         self.rig.pump()
         run = self.node.last_run()
         self.assertEqual((run.binding.generation, run.binding.route_revision), (6, 2))

@@ -52,6 +52,7 @@ LIMITS = (
     ("request_seconds", 30, 300),
     ("lease_call_seconds", 5, 30),
     ("lease_cache_entries", 1000, 10_000),
+    ("node_word_seconds", 2, 4),
     ("staleness_seconds", 300, 3600),
     ("queue_length", 256, 4096),
     ("queue_seconds", 30, 300),

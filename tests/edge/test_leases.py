@@ -161,6 +161,39 @@ class LeasesTests(SynchronousTestCase):
         self.assertEqual(len(self.leases), 1)
         self.assertNoResult(self.get())
 
+    def test_forgets_a_node(self) -> None:
+        """C22: leases of a Node that is gone are dropped, another Node's stay, and a late one is not kept."""
+        elsewhere = replace(KEY, binding=replace(KEY.binding, node="node-2"))
+        self.fill()
+        self.fill(elsewhere)
+        late = self.get(replace(KEY, token_id="token-2"))
+        self.leases.forget_node("node-1")
+        self.answer()
+        self.successResultOf(late)
+        self.successResultOf(self.get(elsewhere))
+        self.assertEqual(len(self.leases), 1)
+
+    def test_forgets_older_keys(self) -> None:
+        """C22: leases to older keys of a Node are dropped, those to the newest stay, and so do other Nodes'."""
+        newest = replace(KEY, public_key=b"n" * 32)
+        elsewhere = replace(KEY, binding=replace(KEY.binding, node="node-2"))
+        for key in (KEY, newest, elsewhere):
+            self.fill(key)
+        self.leases.forget_key("node-1", keep=newest.public_key)
+        self.successResultOf(self.get(newest))
+        self.successResultOf(self.get(elsewhere))
+        self.assertNoResult(self.get())
+
+    def test_flush(self) -> None:
+        """L10: everything goes, also what is on its way, whose requests are served all the same."""
+        self.fill()
+        self.fill(replace(KEY, token_id="token-2"))
+        late = self.get(replace(KEY, token_id="token-3"))
+        self.assertEqual(self.leases.flush(), 2)
+        self.answer()
+        self.successResultOf(late)
+        self.assertEqual((len(self.leases), self.leases.flush()), (0, 0))
+
     def test_discard(self) -> None:
         """A lease that its Node would not take is not used again."""
         self.fill()

@@ -316,6 +316,67 @@ class CancelTests(RunsCase):
         self.assertEqual(self.peer.sent, [])
 
 
+class StopTests(RunsCase):
+    """R11: the three words of a Node on a run that is wanted only if it was started."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.words: list[None] = []
+
+    def stop(self) -> Run:
+        run = self.open()
+        for _ in range(2):
+            run.stop_unless_started(lambda: self.words.append(None))
+        self.assertEqual(self.peer.take(), [runtime_pb2.RunCancel(run=1, unless_started=True)])
+        return run
+
+    def test_started(self) -> None:
+        """It goes on."""
+        self.stop()
+        self.receive(runtime_pb2.RunStarted(run=1))
+        self.assertEqual((len(self.words), self.receiver.calls), (1, []))
+        self.receive(self.head(), self.body(b"a", last=True))
+        self.assertEqual(self.receiver.calls, [("head", 200, []), ("data", b"a"), ("finished",)])
+
+    def test_not_started(self) -> None:
+        """R6: it may run elsewhere, or not at all."""
+        self.stop()
+        self.receive(self.failed("cancelled", started=False))
+        self.assertEqual(self.receiver.calls, [("failed", RunFailure("cancelled", "why", False))])
+        self.assertEqual((len(self.words), len(self.runs)), (0, 0))
+
+    def test_head_that_crosses(self) -> None:
+        """The head was on its way: it is the word, and the one that follows says nothing new."""
+        self.stop()
+        self.receive(self.head(), runtime_pb2.RunStarted(run=1))
+        self.assertEqual((len(self.words), self.receiver.calls), (0, [("head", 200, [])]))
+
+    def test_left_alone(self) -> None:
+        """A run with its head, its cancel or its end is not asked about."""
+        run = self.open()
+        self.receive(self.head())
+        run.stop_unless_started(self.fail)
+        run.cancel()
+        self.peer.take()
+        run.stop_unless_started(self.fail)
+        self.receive(self.failed())
+        run.stop_unless_started(self.fail)
+        self.assertEqual(self.peer.sent, [])
+
+    def test_cancelled_meanwhile(self) -> None:
+        """A caller that goes away while the word is owed: the word is dropped, the end is the end."""
+        run = self.stop()
+        run.cancel()
+        self.receive(runtime_pb2.RunStarted(run=1), self.failed("cancelled"))
+        self.assertEqual((len(self.words), len(self.receiver.calls)), (0, 1))
+
+    def test_unasked(self) -> None:
+        """A Node that says so of a run that it was not asked about, or that is not open."""
+        self.open()
+        for number in (0, 1, 2):
+            self.assertRaises(UnexpectedMessage, self.runs.received, runtime_pb2.RunStarted(run=number))
+
+
 class ViolationTests(RunsCase):
     def refused(self, error: type[Exception], message: Message) -> None:
         self.assertRaises(error, self.runs.received, message)
@@ -370,7 +431,9 @@ class ViolationTests(RunsCase):
             self.refused(MalformedFrame, self.failed(code))
         for number, code in enumerate(sorted(FAILURE_CODES), 1):
             self.runs = Runs(self.peer)
-            self.open()
+            run = self.open()
+            if code == "cancelled":
+                run.cancel()
             self.receive(self.failed(code))
             self.assertEqual(len(self.receiver.calls), number)
 

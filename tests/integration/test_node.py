@@ -93,7 +93,15 @@ class NodeTests(TestCase):
             id="lab-1", category="api", profile="openai", target="lab", models=("m",), capacity=4, labels={}
         )
         table = NodeTable(name="node-1", providers=(offer,))
-        self.nodes = Nodes("edge-1", "iop.test", {"node-1": table}, Pool(self.clock, 1), self.clock)
+        self.nodes = Nodes(
+            "edge-1",
+            "iop.test",
+            {"node-1": table},
+            Pool(self.clock, 1),
+            self.clock,
+            lost=lambda node: None,
+            proved=lambda node, key: None,
+        )
         peers = PeerFactory(
             RUNTIME, initiator=False, application=self.nodes.application, clock=self.clock, identify=peer_identity
         )

@@ -359,6 +359,24 @@ class FailureTests(UpstreamCase):
         self.refuse()
         self.assertEqual((self.failure().code, self.failure().started), ("upstream_unreachable", False))
 
+    def test_started(self) -> None:
+        """R6, R11: a call is started from its first byte on, however much of its body waits for a connection."""
+        call = self.upstream.call("POST", "/x", [], 5, self.recorder)
+        call.write(b"hello")
+        self.assertFalse(call.started)
+        server = self.accept()
+        self.assertTrue(call.started)
+        server.send(ANSWER)
+        self.assertTrue(self.upstream.call("POST", "/x", [], 5, self.recorder).started)
+
+    def test_cancelled_before_it_started(self) -> None:
+        """R11, P41: a connection that comes about after all gets no byte of the call."""
+        call = self.upstream.call("POST", "/x", [], 5, self.recorder)
+        call.write(b"hello")
+        call.cancel()
+        server = self.accept()
+        self.assertEqual((server.transport.take(), server.transport.disconnected, call.started), (b"", True, False))
+
     def test_connect_deadline(self) -> None:
         """R6: a connection that does not come about in time; nothing was written."""
         self.upstream.call("POST", "/x", [], 0, self.recorder)

@@ -370,7 +370,15 @@ class WithAnEdgeTests(LinkCase):
             id="lab-1", category="api", profile="openai", target="lab", models=("m",), capacity=1, labels={}
         )
         table = NodeTable(name="node-1", providers=(offers,))
-        self.nodes = Nodes("edge-1", "iop.test", {"node-1": table}, Pool(self.clock, 1), self.clock)
+        self.nodes = Nodes(
+            "edge-1",
+            "iop.test",
+            {"node-1": table},
+            Pool(self.clock, 1),
+            self.clock,
+            lost=lambda node: None,
+            proved=lambda node, key: None,
+        )
         self.pair = PeerPair(
             self.factory(initiator=True, application=self.link.application),
             self.factory(initiator=False, application=self.nodes.application),

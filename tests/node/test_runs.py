@@ -216,6 +216,77 @@ class CallTests(NodeCase):
         self.assertEqual(call.written, bytes(BODY_PIECE) + b"b" * BODY_PIECE)
 
 
+class StopTests(NodeCase):
+    """R11: a run that the Edge wants only if it was started."""
+
+    def stop(self, run: int = 1) -> None:
+        self.runs.received(runtime_pb2.RunCancel(run=run, unless_started=True))
+
+    def test_not_started(self) -> None:
+        """R6, P41: while nothing was sent upstream, not even of a body that is there, the run ends and never is."""
+        for body in (b"", b"body"):
+            self.restart()
+            call = self.begin(self.request(body_length=4))
+            if body:
+                self.runs.received(runtime_pb2.RunBody(run=1, data=body, last=True))
+            self.peer.take()
+            self.stop()
+            (end,) = self.peer.take()
+            assert isinstance(end, runtime_pb2.RunFailed)
+            self.assertEqual((end.run, end.code, end.started), (1, "cancelled", False))
+            self.assertEqual((call.cancelled, len(self.runs), self.held()[-1]), (True, 0, b""))
+            self.runs.received(runtime_pb2.RunBody(run=1, data=b"late", last=True))
+            self.assertEqual((call.written, self.peer.sent), (body, []))
+
+    def test_started(self) -> None:
+        """R6: once something was sent the run goes on to its end, before its head and after."""
+        call = self.begin()
+        call.started = True
+        self.stop()
+        self.assertEqual(self.peer.take(), [runtime_pb2.RunStarted(run=1)])
+        call.receiver.head(200, [])
+        self.peer.take()
+        self.stop()
+        self.assertEqual(self.peer.take(), [runtime_pb2.RunStarted(run=1)])
+        call.receiver.data(b"answer")
+        call.receiver.finished()
+        self.assertEqual(self.sent_bodies(), b"answer")
+        self.assertFalse(call.cancelled)
+
+    def test_answer_that_waits_for_credit(self) -> None:
+        """A run whose upstream is done was started."""
+        request = self.request()
+        request.window = 1
+        call = self.begin(request)
+        call.started = True
+        call.receiver.head(200, [])
+        call.receiver.data(b"answer")
+        call.receiver.finished()
+        self.peer.take()
+        self.stop()
+        self.assertEqual(self.peer.take(), [runtime_pb2.RunStarted(run=1)])
+        self.assertEqual(len(self.runs), 1)
+
+    def test_ended(self) -> None:
+        """Of a run that ended meanwhile nothing is said; of one that never was, the connection ends."""
+        self.begin().receiver.failed(UpstreamFailed("no", started=False))
+        self.peer.take()
+        self.stop()
+        self.assertEqual(self.peer.sent, [])
+        self.assertRaises(UnexpectedMessage, self.stop, 2)
+
+    def test_then_cancelled(self) -> None:
+        """A later plain cancel still ends it."""
+        call = self.begin()
+        call.started = True
+        self.stop()
+        self.peer.take()
+        self.runs.received(runtime_pb2.RunCancel(run=1))
+        (end,) = self.peer.take()
+        assert isinstance(end, runtime_pb2.RunFailed)
+        self.assertEqual((end.code, end.started, call.cancelled), ("cancelled", True, True))
+
+
 class CheckTests(NodeCase):
     """R2: everything is checked before anything is opened or called."""
 

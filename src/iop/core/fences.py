@@ -78,16 +78,21 @@ def fence(binding: Binding, token_id: str, node: str, pinned: Pinned, current: P
     if (
         token_id != pinned.token.token_id
         or pinned.token.principal != pinned.route.principal
-        or current.token_by_id(token_id) != pinned.token
         or _expired(pinned.token, now_ms)
     ):
         differing.append("token")
     if current.generation < pinned.projection.generation:
         differing.append("generation")
-    route = current.route_by_id(pinned.route.route)
-    differing += ["route"] if route is None else _differing(RouteEntry.__slots__, pinned.route, route)
+    differing += changed(pinned, current)
     if differing:
         raise FenceRefused(tuple(dict.fromkeys(differing)))
+
+
+def changed(pinned: Pinned, current: Projection) -> list[str]:
+    """What of the entries of ``pinned`` is not the same in ``current``: ``token``, fields of the route or ``route``."""
+    differing = [] if current.token_by_id(pinned.token.token_id) == pinned.token else ["token"]
+    route = current.route_by_id(pinned.route.route)
+    return differing + (["route"] if route is None else _differing(RouteEntry.__slots__, pinned.route, route))
 
 
 def _differing(names: Iterable[str], one: R, other: R) -> list[str]:

@@ -1,4 +1,4 @@
-"""One run as each side sees it (R1-R7): what may come in which phase, and what is to be done about it.
+"""One run as each side sees it (R1-R7, R11): what may come in which phase, and what is to be done about it.
 
 Both machines are total: their tables hold a move for every phase and input. A machine answers each input with a
 :class:`Verdict`; whoever drives it writes messages and calls, and decides nothing. An input that a peer may not send
@@ -65,14 +65,17 @@ class EdgePhase(Enum):
 
 
 class EdgeInput(Enum):
-    """What can happen to a run at the Edge: the Node's messages, the caller's cancel, the connection's end."""
+    """What can happen to a run at the Edge: the Node's messages, this side's wishes, the connection's end."""
 
     HEAD = auto()
     PIECE = auto()
     LAST = auto()
     FAILED = auto()
     CREDIT = auto()
+    STARTED = auto()
     CANCEL = auto()
+    #: Cancel, unless something was sent upstream.
+    STOP = auto()
     LOST = auto()
 
 
@@ -82,30 +85,47 @@ EDGE_TABLE: Final[Mapping[tuple[EdgePhase, EdgeInput], tuple[EdgePhase, Verdict]
     (EdgePhase.ASKED, EdgeInput.LAST): (EdgePhase.ASKED, Verdict.VIOLATION),
     (EdgePhase.ASKED, EdgeInput.FAILED): (EdgePhase.ENDED, Verdict.PASS),
     (EdgePhase.ASKED, EdgeInput.CREDIT): (EdgePhase.ASKED, Verdict.PASS),
+    (EdgePhase.ASKED, EdgeInput.STARTED): (EdgePhase.ASKED, Verdict.PASS),
     (EdgePhase.ASKED, EdgeInput.CANCEL): (EdgePhase.CANCELLED, Verdict.PASS),
+    (EdgePhase.ASKED, EdgeInput.STOP): (EdgePhase.ASKED, Verdict.PASS),
     (EdgePhase.ASKED, EdgeInput.LOST): (EdgePhase.ENDED, Verdict.PASS),
     (EdgePhase.STREAMING, EdgeInput.HEAD): (EdgePhase.STREAMING, Verdict.VIOLATION),
     (EdgePhase.STREAMING, EdgeInput.PIECE): (EdgePhase.STREAMING, Verdict.PASS),
     (EdgePhase.STREAMING, EdgeInput.LAST): (EdgePhase.ENDED, Verdict.PASS),
     (EdgePhase.STREAMING, EdgeInput.FAILED): (EdgePhase.ENDED, Verdict.PASS),
     (EdgePhase.STREAMING, EdgeInput.CREDIT): (EdgePhase.STREAMING, Verdict.PASS),
+    # The head said so before it.
+    (EdgePhase.STREAMING, EdgeInput.STARTED): (EdgePhase.STREAMING, Verdict.DROP),
     (EdgePhase.STREAMING, EdgeInput.CANCEL): (EdgePhase.CANCELLED, Verdict.PASS),
+    (EdgePhase.STREAMING, EdgeInput.STOP): (EdgePhase.STREAMING, Verdict.DROP),
     (EdgePhase.STREAMING, EdgeInput.LOST): (EdgePhase.ENDED, Verdict.PASS),
     (EdgePhase.CANCELLED, EdgeInput.HEAD): (EdgePhase.CANCELLED, Verdict.DROP),
     (EdgePhase.CANCELLED, EdgeInput.PIECE): (EdgePhase.CANCELLED, Verdict.DROP),
     (EdgePhase.CANCELLED, EdgeInput.LAST): (EdgePhase.ENDED, Verdict.CANCELLED),
     (EdgePhase.CANCELLED, EdgeInput.FAILED): (EdgePhase.ENDED, Verdict.PASS),
     (EdgePhase.CANCELLED, EdgeInput.CREDIT): (EdgePhase.CANCELLED, Verdict.DROP),
+    (EdgePhase.CANCELLED, EdgeInput.STARTED): (EdgePhase.CANCELLED, Verdict.DROP),
     (EdgePhase.CANCELLED, EdgeInput.CANCEL): (EdgePhase.CANCELLED, Verdict.DROP),
+    (EdgePhase.CANCELLED, EdgeInput.STOP): (EdgePhase.CANCELLED, Verdict.DROP),
     (EdgePhase.CANCELLED, EdgeInput.LOST): (EdgePhase.ENDED, Verdict.PASS),
     (EdgePhase.ENDED, EdgeInput.HEAD): (EdgePhase.ENDED, Verdict.VIOLATION),
     (EdgePhase.ENDED, EdgeInput.PIECE): (EdgePhase.ENDED, Verdict.VIOLATION),
     (EdgePhase.ENDED, EdgeInput.LAST): (EdgePhase.ENDED, Verdict.VIOLATION),
     (EdgePhase.ENDED, EdgeInput.FAILED): (EdgePhase.ENDED, Verdict.VIOLATION),
     (EdgePhase.ENDED, EdgeInput.CREDIT): (EdgePhase.ENDED, Verdict.DROP),
+    (EdgePhase.ENDED, EdgeInput.STARTED): (EdgePhase.ENDED, Verdict.VIOLATION),
     (EdgePhase.ENDED, EdgeInput.CANCEL): (EdgePhase.ENDED, Verdict.DROP),
+    (EdgePhase.ENDED, EdgeInput.STOP): (EdgePhase.ENDED, Verdict.DROP),
     (EdgePhase.ENDED, EdgeInput.LOST): (EdgePhase.ENDED, Verdict.DROP),
 }
+
+
+class Word(Enum):
+    """Whether the Node was asked to end a run unless it was started, and has said that it was (R11)."""
+
+    NOT_ASKED = auto()
+    OWED = auto()
+    STARTED = auto()
 
 
 class EdgeRun:
@@ -115,10 +135,11 @@ class EdgeRun:
     :param window: bytes of response body that the Node may have on their way.
     """
 
-    __slots__ = ("_request", "_response", "phase")
+    __slots__ = ("_request", "_response", "_word", "phase")
 
     def __init__(self, body: bytes | bytearray, window: int) -> None:
         self.phase = EdgePhase.ASKED
+        self._word = Word.NOT_ASKED
         self._request = OutgoingBody(RUN_WINDOW)
         self._request.put(body)
         self._request.complete()
@@ -148,11 +169,20 @@ class EdgeRun:
             self._response.received(size, last)
         return self._move(EdgeInput.LAST if last else EdgeInput.PIECE)
 
-    def failed(self, started: bool) -> Verdict:
+    def failed(self, code: str, started: bool) -> Verdict:
         """The Node ended the run without a whole response."""
-        if not started and self.phase is EdgePhase.STREAMING:
-            raise UnexpectedMessage("a Node sent a response head and then says that it had not started")
+        if not started and (self.phase is EdgePhase.STREAMING or self._word is Word.STARTED):
+            raise UnexpectedMessage("a Node says that it had not started a run of which it said that it had")
+        if code == "cancelled" and self.phase is not EdgePhase.CANCELLED and self._word is not Word.OWED:
+            raise UnexpectedMessage("a Node cancelled a run, which nobody asked for")
         return self._move(EdgeInput.FAILED)
+
+    def started(self) -> Verdict:
+        """The Node says that the run goes on, since something was sent upstream; on PASS, that is news."""
+        if self._word is not Word.OWED:
+            raise UnexpectedMessage("a Node says that a run was started, which nobody asked for")
+        self._word = Word.STARTED
+        return self._move(EdgeInput.STARTED)
 
     def credited(self, count: int) -> Verdict:
         """The Node returned credit for the request body; on PASS, :meth:`pieces` may have more."""
@@ -168,6 +198,15 @@ class EdgeRun:
     def cancel(self) -> Verdict:
         """The caller wants no more; on PASS, tell the Node."""
         return self._move(EdgeInput.CANCEL)
+
+    def stop_unless_started(self) -> Verdict:
+        """End the run if nothing was sent upstream; on PASS, ask the Node, which is never asked twice."""
+        if self._word is not Word.NOT_ASKED:
+            return Verdict.DROP
+        verdict = self._move(EdgeInput.STOP)
+        if verdict is Verdict.PASS:
+            self._word = Word.OWED
+        return verdict
 
     def lost(self) -> Verdict:
         """The connection ended; on PASS, tell the caller."""
@@ -195,6 +234,10 @@ class NodeInput(Enum):
     PIECE = auto()
     CREDIT = auto()
     CANCEL = auto()
+    #: Cancelled unless it was started, and it was not.
+    STOP = auto()
+    #: Cancelled unless it was started, and it was.
+    STOP_LATE = auto()
     LOST = auto()
     HEAD = auto()
     DATA = auto()
@@ -207,6 +250,8 @@ NODE_TABLE: Final[Mapping[tuple[NodePhase, NodeInput], tuple[NodePhase, Verdict]
     (NodePhase.CALLING, NodeInput.PIECE): (NodePhase.CALLING, Verdict.PASS),
     (NodePhase.CALLING, NodeInput.CREDIT): (NodePhase.CALLING, Verdict.PASS),
     (NodePhase.CALLING, NodeInput.CANCEL): (NodePhase.ENDED, Verdict.PASS),
+    (NodePhase.CALLING, NodeInput.STOP): (NodePhase.ENDED, Verdict.PASS),
+    (NodePhase.CALLING, NodeInput.STOP_LATE): (NodePhase.CALLING, Verdict.PASS),
     (NodePhase.CALLING, NodeInput.LOST): (NodePhase.ENDED, Verdict.PASS),
     (NodePhase.CALLING, NodeInput.HEAD): (NodePhase.STREAMING, Verdict.PASS),
     (NodePhase.CALLING, NodeInput.DATA): (NodePhase.CALLING, Verdict.MISUSE),
@@ -216,6 +261,8 @@ NODE_TABLE: Final[Mapping[tuple[NodePhase, NodeInput], tuple[NodePhase, Verdict]
     (NodePhase.STREAMING, NodeInput.PIECE): (NodePhase.STREAMING, Verdict.PASS),
     (NodePhase.STREAMING, NodeInput.CREDIT): (NodePhase.STREAMING, Verdict.PASS),
     (NodePhase.STREAMING, NodeInput.CANCEL): (NodePhase.ENDED, Verdict.PASS),
+    (NodePhase.STREAMING, NodeInput.STOP): (NodePhase.STREAMING, Verdict.MISUSE),
+    (NodePhase.STREAMING, NodeInput.STOP_LATE): (NodePhase.STREAMING, Verdict.PASS),
     (NodePhase.STREAMING, NodeInput.LOST): (NodePhase.ENDED, Verdict.PASS),
     (NodePhase.STREAMING, NodeInput.HEAD): (NodePhase.STREAMING, Verdict.MISUSE),
     (NodePhase.STREAMING, NodeInput.DATA): (NodePhase.STREAMING, Verdict.PASS),
@@ -226,6 +273,8 @@ NODE_TABLE: Final[Mapping[tuple[NodePhase, NodeInput], tuple[NodePhase, Verdict]
     (NodePhase.FLUSHING, NodeInput.PIECE): (NodePhase.FLUSHING, Verdict.DROP),
     (NodePhase.FLUSHING, NodeInput.CREDIT): (NodePhase.FLUSHING, Verdict.PASS),
     (NodePhase.FLUSHING, NodeInput.CANCEL): (NodePhase.ENDED, Verdict.PASS),
+    (NodePhase.FLUSHING, NodeInput.STOP): (NodePhase.FLUSHING, Verdict.MISUSE),
+    (NodePhase.FLUSHING, NodeInput.STOP_LATE): (NodePhase.FLUSHING, Verdict.PASS),
     (NodePhase.FLUSHING, NodeInput.LOST): (NodePhase.ENDED, Verdict.PASS),
     (NodePhase.FLUSHING, NodeInput.HEAD): (NodePhase.FLUSHING, Verdict.MISUSE),
     (NodePhase.FLUSHING, NodeInput.DATA): (NodePhase.FLUSHING, Verdict.MISUSE),
@@ -236,6 +285,8 @@ NODE_TABLE: Final[Mapping[tuple[NodePhase, NodeInput], tuple[NodePhase, Verdict]
     (NodePhase.ENDED, NodeInput.PIECE): (NodePhase.ENDED, Verdict.DROP),
     (NodePhase.ENDED, NodeInput.CREDIT): (NodePhase.ENDED, Verdict.DROP),
     (NodePhase.ENDED, NodeInput.CANCEL): (NodePhase.ENDED, Verdict.DROP),
+    (NodePhase.ENDED, NodeInput.STOP): (NodePhase.ENDED, Verdict.DROP),
+    (NodePhase.ENDED, NodeInput.STOP_LATE): (NodePhase.ENDED, Verdict.DROP),
     (NodePhase.ENDED, NodeInput.LOST): (NodePhase.ENDED, Verdict.DROP),
     (NodePhase.ENDED, NodeInput.HEAD): (NodePhase.ENDED, Verdict.DROP),
     (NodePhase.ENDED, NodeInput.DATA): (NodePhase.ENDED, Verdict.DROP),
@@ -289,6 +340,13 @@ class NodeRun:
     def cancel(self) -> Verdict:
         """The Edge wants no more; on PASS, close the upstream and send the end."""
         return self._move(NodeInput.CANCEL)
+
+    def stop(self, started: bool) -> Verdict:
+        """The Edge wants no more unless the run was started; on PASS, do as :meth:`cancel`, or say that it was.
+
+        :param started: whether anything was sent upstream.
+        """
+        return self._move(NodeInput.STOP_LATE if started else NodeInput.STOP)
 
     def lost(self) -> Verdict:
         """The connection to the Edge ended; on PASS, close the upstream."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from iop.edge.leases import Lease, Leases
     from iop.edge.metrics import EdgeMetrics
     from iop.edge.nodes import NodeConnection, Nodes
+    from iop.edge.revocation import Revocation
     from iop.interfaces import IClock
     from iop.records import Binding
 
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
 _ASK_AGAIN_SECONDS: Final = 0.1
 #: Refusals that are about the one Node: another may get the request.
 _ABOUT_THE_NODE: Final = frozenset({"node_denied", "attestation_refused"})
+
+#: The code of a run that this Edge had ended before it was started, since what it was opened for has changed (R11).
+_REVOKED: Final = "cancelled"
 
 _log = Logger()
 
@@ -101,6 +105,7 @@ class Attempts:
         pool: Pool,
         nodes: Nodes,
         leases: Leases,
+        revocation: Revocation,
         clock: IClock,
         metrics: EdgeMetrics,
         request_seconds: float,
@@ -110,6 +115,7 @@ class Attempts:
         self._pool = pool
         self._nodes = nodes
         self._leases = leases
+        self._revocation = revocation
         self._clock = clock
         self._metrics = metrics
         self._request_seconds = request_seconds
@@ -153,7 +159,8 @@ class Attempts:
             except RunFailed as error:
                 if error.failure.started:
                     raise
-                failed[place.offer.node] = error
+                if error.failure.code != _REVOKED:
+                    failed[place.offer.node] = error
 
     async def _admit(self, call: Call, avoid: frozenset[str], deadline: float) -> Place:
         """A place at a Node that serves what the request resolves to now."""
@@ -188,15 +195,17 @@ class Attempts:
                 self._fence(binding, pinned, place)
                 if self._connection(place.offer.node) is not connection:
                     raise FenceRefused(("node",))
-            relay.run = connection.runs.open(plan, body, relay)
+            relay.run = run = connection.runs.open(plan, body, relay)
             held.pop_all()
+            if not run.ended:
+                relay.settled = self._revocation.watch(run, pinned)
         try:
             await relay.begun
         except RunFailed as error:
             if error.failure.code == "lease_refused":
                 self._leases.discard(lease_key)
             raise
-        return Dispatched(relay.run, binding.node, binding.generation)
+        return Dispatched(run, binding.node, binding.generation)
 
     def _pin(self, call: Call) -> Pinned:
         return resolve(self._link.projection(), call.digest, call.model, self._clock.wall_ms())
@@ -235,10 +244,13 @@ class _Relay:
         self._place = place
         #: Fires at the head; fails with :class:`RunFailed`. Cancelling it cancels the run.
         self.begun: Deferred[None] = Deferred(lambda _: self.run.cancel())
+        #: Called when it is certain whether the run was started.
+        self.settled: Callable[[], None] = lambda: None
         self._has_head = False
 
     def head(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
         self._has_head = True
+        self.settled()
         self.begun.callback(None)
         self._receiver.head(status, headers)
 
@@ -252,6 +264,7 @@ class _Relay:
     def failed(self, failure: RunFailure) -> None:
         # also after a cancel: only now is the Node's capacity really free
         self._place.release()
+        self.settled()
         if self._has_head:
             self._receiver.failed(failure)
         elif not self.begun.called:

@@ -23,7 +23,15 @@ from iop.process.config import (
     TlsTable,
 )
 from iop.process.config import load as load_strict
-from iop.units import BODY_PIECE, LEASE_CALL_SECONDS, MODEL_LIMIT, REQUEST_DEADLINE_SECONDS, RUN_WINDOW, Role
+from iop.units import (
+    BODY_PIECE,
+    LEASE_CALL_SECONDS,
+    MODEL_LIMIT,
+    NODE_WORD_SECONDS,
+    REQUEST_DEADLINE_SECONDS,
+    RUN_WINDOW,
+    Role,
+)
 
 _MEBI = 1024 * 1024
 _KIBI = 1024
@@ -136,6 +144,7 @@ class LimitsTable(Strict):
     request_seconds: Annotated[float, Field(ge=1, le=300)] = REQUEST_DEADLINE_SECONDS
     lease_call_seconds: Annotated[float, Field(ge=0.1, le=30)] = LEASE_CALL_SECONDS
     lease_cache_entries: Annotated[int, Field(ge=1, le=10_000)] = 1000
+    node_word_seconds: Annotated[float, Field(ge=0.1, le=4)] = NODE_WORD_SECONDS
     staleness_seconds: Annotated[float, Field(ge=1, le=3600)] = 300.0
     queue_length: Annotated[int, Field(ge=1, le=4096)] = 256
     queue_seconds: Annotated[float, Field(ge=0.1, le=300)] = 30.0

@@ -38,6 +38,18 @@ class LeaseKey:
     public_key: bytes
 
 
+@dataclass(slots=True)
+class _Question:
+    """A lease that was asked for.
+
+    :ivar shares: the requests that wait for it.
+    :ivar keep: whether later ones may use it.
+    """
+
+    shares: list[Deferred[Lease]]
+    keep: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """A sealed lease; ``cached`` says that it served an earlier request already."""
@@ -64,8 +76,7 @@ class Leases:
         self._edge = edge
         self._limit = limit
         self._kept: OrderedDict[LeaseKey, tuple[runtime_pb2.SealedLease, int]] = OrderedDict()
-        self._asked: dict[LeaseKey, list[Deferred[Lease]]] = {}
-        self._oldest_generation = 0
+        self._asked: dict[LeaseKey, _Question] = {}
 
     def __len__(self) -> int:
         """How many leases are kept."""
@@ -91,9 +102,9 @@ class Leases:
         # without a canceller of its own: one that was cancelled swallows the answer that comes later
         share: Deferred[Lease] = Deferred()
         if key in self._asked:
-            self._asked[key].append(share)
+            self._asked[key].shares.append(share)
             return share
-        self._asked[key] = [share]
+        self._asked[key] = _Question([share])
         asking = Deferred.fromCoroutine(
             self._ask(
                 key,
@@ -116,15 +127,35 @@ class Leases:
 
     def forget_before(self, generation: int) -> None:
         """A projection of ``generation`` is in force: no request can be bound to an older one any more."""
-        self._oldest_generation = generation
-        for key in [key for key in self._kept if key.binding.generation < generation]:
+        self._forget(lambda key: key.binding.generation < generation)
+
+    def forget_node(self, node: str) -> None:
+        """``node`` is gone, perhaps with the process that holds the recipient key."""
+        self._forget(lambda key: key.binding.node == node)
+
+    def forget_key(self, node: str, keep: bytes) -> None:
+        """``node`` proved the key ``keep``: no request is sealed to another one of its keys any more."""
+        self._forget(lambda key: key.binding.node == node and key.public_key != keep)
+
+    def flush(self) -> int:
+        """Forget every lease; answers how many were kept."""
+        return self._forget(lambda _: True)
+
+    def _forget(self, useless: Callable[[LeaseKey], bool]) -> int:
+        """Drop what is kept and ``useless``, and do not keep what was asked for and is; answers how many dropped."""
+        for key, question in self._asked.items():
+            if useless(key):
+                question.keep = False
+        dropped = [key for key in self._kept if useless(key)]
+        for key in dropped:
             del self._kept[key]
+        return len(dropped)
 
     async def _ask(self, key: LeaseKey, request: control_pb2.AcquireLeaseRequest) -> Lease:
         sealed = await self._acquire(request)
         expires_ms = self._checked_expiry(key, sealed)
         usable_until_ms = min(expires_ms, self._clock.wall_ms() + _TTL_CAP_MS) - _MARGIN_MS
-        if key.binding.generation >= self._oldest_generation and usable_until_ms > self._clock.wall_ms():
+        if self._asked[key].keep and usable_until_ms > self._clock.wall_ms():
             self._kept[key] = (sealed, usable_until_ms)
             if len(self._kept) > self._limit:
                 self._kept.popitem(last=False)
@@ -142,7 +173,7 @@ class Leases:
         return statement.expires_ms
 
     def _settle(self, outcome: Lease | Failure, key: LeaseKey) -> None:
-        shares = self._asked.pop(key)
+        shares = self._asked.pop(key).shares
         if isinstance(outcome, Lease):
             self._metrics.leases_acquired.inc(len(shares))
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
@@ -58,6 +58,8 @@ class Nodes:
 
     :param configured: Nodes by name.
     :param window: bytes of response body that a run may have on their way.
+    :param lost: called with the name of a Node whose connection ended.
+    :param proved: called with the name of a Node and the public key that it proved.
     """
 
     def __init__(
@@ -68,6 +70,9 @@ class Nodes:
         pool: Pool,
         clock: IClock,
         window: int = RUN_WINDOW,
+        *,
+        lost: Callable[[str], object],
+        proved: Callable[[str, bytes], object],
     ) -> None:
         self.edge = edge
         self.trust_domain = trust_domain
@@ -75,6 +80,8 @@ class Nodes:
         self.pool = pool
         self.clock = clock
         self.window = window
+        self.proved = proved
+        self._lost = lost
         self._live: dict[str, NodeConnection] = {}
 
     def application(self) -> NodeConnection:
@@ -106,6 +113,7 @@ class Nodes:
             return False
         del self._live[name]
         self.pool.remove(name)
+        self._lost(name)
         return True
 
     def drain(self) -> None:
@@ -246,6 +254,7 @@ class NodeConnection:
             _log.warn("edge.node.key_refused", node=self._name, reason=error.code)
             return runtime_pb2.NodeKeyProofResponse(accepted=False, code=error.code, message=error.message)
         self._key = key
+        self._nodes.proved(self._name, key.public_key)
         if self._phase is _Phase.KEY:
             self._phase = _Phase.PROVED
         return runtime_pb2.NodeKeyProofResponse(accepted=True)

@@ -1,4 +1,4 @@
-"""The Edge's half of runs on one Node connection: writes requests, hands responses on, returns credit (R1-R7).
+"""The Edge's half of runs on one Node connection: writes requests, hands responses on, returns credit (R1-R7, R11).
 
 Decisions are :class:`iop.core.runs.EdgeRun`'s; this module turns them into messages and calls.
 """
@@ -79,13 +79,14 @@ class IRunReceiver(Interface):
 class Run:
     """One open run; made by :meth:`Runs.open`."""
 
-    __slots__ = ("_machine", "_number", "_peer", "_receiver")
+    __slots__ = ("_machine", "_number", "_peer", "_receiver", "_started")
 
     def __init__(self, peer: IPeer, number: int, machine: EdgeRun, receiver: IRunReceiver) -> None:
         self._peer = peer
         self._number = number
         self._machine = machine
         self._receiver = receiver
+        self._started: Callable[[], object] = lambda: None
 
     def consumed(self, count: int) -> None:
         """``count`` bytes of data were handed on; returns credit to the Node, in lumps. Late calls do nothing.
@@ -100,6 +101,16 @@ class Run:
         """Want no more of this run (R5); the receiver's ``failed`` tells when the Node confirmed. Late calls: no-op."""
         if self._machine.cancel() is Verdict.PASS:
             self._peer.notify(runtime_pb2.RunCancel(run=self._number))
+
+    def stop_unless_started(self, started: Callable[[], object]) -> None:
+        """Have the Node end this run unless something was sent upstream (R11).
+
+        Its word is one of three: ``started`` is called, the receiver's ``head``, or its ``failed``. Of a run that was
+        cancelled only ``failed`` tells. One that has its head or its end, or was asked about before, is left alone.
+        """
+        if self._machine.stop_unless_started() is Verdict.PASS:
+            self._started = started
+            self._peer.notify(runtime_pb2.RunCancel(run=self._number, unless_started=True))
 
     # what Runs calls; each message was checked and is for this run
 
@@ -126,8 +137,13 @@ class Run:
 
     def failed(self, message: runtime_pb2.RunFailed) -> None:
         """The Node ended the run."""
-        self._machine.failed(message.started)
+        self._machine.failed(message.code, message.started)
         self._tell(self._receiver.failed, RunFailure(message.code, message.message, message.started))
+
+    def started(self) -> None:
+        """The Node sent something upstream before it was asked to end the run."""
+        if self._machine.started() is Verdict.PASS:
+            self._started()
 
     def credited(self, count: int) -> None:
         """The Node handed on request bytes."""
@@ -156,8 +172,8 @@ class Run:
 class Runs:
     """Every run on one Node connection.
 
-    :param peer: the connection; its application hands ``RunHead``, ``RunBody``, ``RunFailed`` and ``RunCredit`` to
-        :meth:`received`, and its end to :meth:`lost`.
+    :param peer: the connection; its application hands ``RunHead``, ``RunBody``, ``RunFailed``, ``RunStarted`` and
+        ``RunCredit`` to :meth:`received`, and its end to :meth:`lost`.
     :param window: bytes of response body that a run may have on their way.
     """
 
@@ -228,6 +244,8 @@ class Runs:
                 # it may cross the end of its run on the wire (R7)
                 if not 0 < message.run <= self._highest or message.run in self._open:
                     self._of(message.run).credited(message.bytes)
+            case runtime_pb2.RunStarted():
+                self._of(message.run).started()
             case runtime_pb2.RunFailed():
                 _check_failed(message)
                 run = self._of(message.run)

@@ -20,6 +20,7 @@ from iop.edge.leases import Leases
 from iop.edge.metrics import EdgeMetrics
 from iop.edge.nodes import Nodes
 from iop.edge.projections import Projections
+from iop.edge.revocation import Revocation
 from iop.edge.status import Status
 from iop.errors import ControlPlaneUnavailable
 from iop.net.dial import Dialler
@@ -94,7 +95,16 @@ class Edge:
         self._projections = Projections(config.state.directory, deployment.id, self.name, clock, self._applied)
         pool = Pool(clock, limits.queue_length)
         catalogue = {node.name: node for node in config.nodes}
-        self._nodes = Nodes(self.name, deployment.trust_domain, catalogue, pool, clock, limits.run_window_bytes)
+        self._nodes = Nodes(
+            self.name,
+            deployment.trust_domain,
+            catalogue,
+            pool,
+            clock,
+            limits.run_window_bytes,
+            lost=self._node_lost,
+            proved=self._key_proved,
+        )
         self._link = ControlLink(
             self._projections,
             clock,
@@ -106,12 +116,14 @@ class Edge:
             status=Status(self.name, config.nodes, self._nodes, pool),
         )
         self._leases = Leases(self._link.acquire, clock, metrics, deployment.id, self.name, limits.lease_cache_entries)
+        self._revocation = Revocation(self._leases, clock, limits.node_word_seconds)
         metrics.watch(self._link, self._nodes, pool, config.nodes)
         attempts = Attempts(
             self._link,
             pool,
             self._nodes,
             self._leases,
+            self._revocation,
             clock,
             metrics,
             request_seconds=limits.request_seconds,
@@ -236,8 +248,14 @@ class Edge:
         if self._dialler is not None and self._dialler.running:
             await self._dialler.stopService()
 
-    def _applied(self, projection: Projection) -> None:
-        self._leases.forget_before(projection.generation)
+    def _applied(self, projection: Projection) -> Deferred[int]:
+        return self._revocation.applied(projection)
+
+    def _node_lost(self, node: str) -> None:
+        self._leases.forget_node(node)
+
+    def _key_proved(self, node: str, public_key: bytes) -> None:
+        self._leases.forget_key(node, keep=public_key)
 
     def _settled(self) -> None:
         if self._dialler is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IHandshakeListener, IPushProducer
 from twisted.internet.protocol import Factory, Protocol, connectionDone
-from zope.interface import Interface, implementer
+from zope.interface import Attribute, Interface, implementer
 
 from iop.errors import BadHttp, UpstreamBroke, UpstreamFailed, UpstreamTimedOut, UpstreamTls
 from iop.net.deadline import Deadline
@@ -47,6 +47,8 @@ class IUpstreamReceiver(Interface):
 class IUpstreamCall(Interface):
     """One call under way. Once it is over, every method does nothing."""
 
+    started: bool = Attribute("Whether a byte of the request was sent, or may have been; after a cancel none will be.")
+
     def write(piece: bytes) -> None:
         """Send the next bytes of the request's body; kept until there is a connection.
 
@@ -79,6 +81,7 @@ class UpstreamCall:
     def __init__(self, upstream: Upstream, head: bytearray, body_length: int, receiver: IUpstreamReceiver) -> None:
         self._upstream = upstream
         self._receiver = receiver
+        self.started = False
         #: What is to be sent once there is a connection.
         self._unsent = head
         self._missing = body_length
@@ -141,6 +144,7 @@ class UpstreamCall:
     def begin(self, transport: IStreamTransport) -> None:
         """The connection is ready: send what there is."""
         self._stage = _Stage.UNDER_WAY
+        self.started = True
         self._wait(self._upstream.limits.first_byte_seconds)
         transport.write(bytes(self._unsent))
         self._zero()
@@ -241,8 +245,7 @@ class UpstreamCall:
             self._wait(self._upstream.limits.between_bytes_seconds)
 
     def _expired(self) -> None:
-        started = self._stage is _Stage.UNDER_WAY
-        self.fail(UpstreamTimedOut("the upstream took too long", started=started))
+        self.fail(UpstreamTimedOut("the upstream took too long", started=self.started))
 
 
 @implementer(IHandshakeListener, IPushProducer)

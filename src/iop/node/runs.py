@@ -1,4 +1,4 @@
-"""The Node's half of runs: checks and opens a lease, calls the upstream with it, streams back under credit (R1-R10).
+"""The Node's half of runs: checks and opens a lease, calls the upstream with it, streams back under credit (R1-R11).
 
 Decisions about messages are :class:`iop.core.runs.NodeRun`'s; this module turns them into messages and calls.
 
@@ -108,6 +108,16 @@ class Run:
         """The Edge wants no more (R5)."""
         if self._machine.cancel() is Verdict.PASS:
             self._end("cancelled", started=True)
+
+    def stop_unless_started(self) -> None:
+        """The Edge wants this run only if something was sent upstream already (R11)."""
+        started = self._call is None or self._call.started
+        if self._machine.stop(started) is not Verdict.PASS:
+            return
+        if started:
+            self._runs.peer.notify(runtime_pb2.RunStarted(run=self._number))
+        else:
+            self._end("cancelled", started=False)
 
     def lost(self) -> None:
         """The connection to the Edge ended; nobody is left to be told."""
@@ -243,7 +253,7 @@ class Runs:
             case runtime_pb2.RunCredit():
                 self._pass(message.run, lambda run: run.credited(message.bytes))
             case runtime_pb2.RunCancel():
-                self._pass(message.run, Run.cancel)
+                self._pass(message.run, Run.stop_unless_started if message.unless_started else Run.cancel)
             case runtime_pb2.RunRequest():
                 self._requested(message)
             case _:

@@ -15,7 +15,7 @@ class FakeCall:
     """One call; a test answers through ``receiver``.
 
     ``headers`` is what was sent, ``given`` the very objects of the values; ``written`` the request body so far.
-    While ``stalled``, nothing that is written leaves.
+    While ``stalled``, nothing that is written leaves. ``started`` says that the request's head was sent.
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class FakeCall:
         self.receiver = receiver
         self.written = bytearray()
         self.stalled = False
+        self.started = False
         self.paused = False
         self.cancelled = False
 
