@@ -594,6 +594,38 @@ class StoreContract(_Base):
         await self.store.slots.set_state(owner, slot, SlotState.REVOKED, 4, ACTOR)
         assert await revisions() == []
 
+    async def test_who_follows_the_readings_knows_everything(self) -> None:
+        """E11: after each kind of mutation, what changed makes of the views before those of a whole reading."""
+        owner, other = (await self.principal()).principal, (await self.principal("bob")).principal
+        slot, second = (await self.slot(owner)).slot, (await self.slot(other)).slot
+        known = await self.store.projections.reading(0)
+        views = {view.principal: view for view in known.principals}
+        generation = known.generation
+        mutations: list[Callable[[], Awaitable[object]]] = [
+            lambda: self.put(owner, slot),
+            lambda: self.put(other, second),
+            lambda: self.put(owner, slot, expected=1),
+            lambda: self.store.slots.create(new_slot(owner, "home"), ACTOR),
+            lambda: self.store.slots.rotate(owner, slot, SECRET, 1, ACTOR),
+            lambda: self.store.slots.set_state(owner, slot, SlotState.DISABLED, 2, ACTOR),
+            lambda: self.store.slots.set_state(owner, slot, SlotState.ACTIVE, 3, ACTOR),
+            lambda: self.store.slots.set_state(other, second, SlotState.REVOKED, 1, ACTOR),
+            lambda: self.store.principals.create("carol", [new_token("carol")], ACTOR, ["edge-1"]),
+            lambda: self.store.principals.limit("alice", ["edge-2"], ACTOR),
+            lambda: self.store.principals.limit("carol", [], ACTOR),
+            lambda: self.store.denials.deny("edge", "edge-1", ACTOR),
+            lambda: self.store.denials.allow("edge", "edge-1", ACTOR),
+        ]
+        for number, mutation in enumerate(mutations):
+            await mutation()
+            changed = await self.store.projections.reading(generation)
+            assert (changed.generation, changed.whole) == (generation + 1, False)
+            assert len(changed.principals) <= 1
+            views |= {view.principal: view for view in changed.principals}
+            whole = await self.store.projections.reading(0)
+            assert (number, views) == (number, {view.principal: view for view in whole.principals})
+            generation = changed.generation
+
     async def test_reading_of_what_is_not_known_is_whole(self) -> None:
         """E11: asked for a generation to come, or an older one than the log has, everything is told."""
         for name in ("alice", "bob"):

@@ -358,7 +358,11 @@ class OneStatementTests(SqliteTestCase):
             statements.clear()
             await store.leases.authorise(replace(question, binding=claim), NOW_MS)
             counts.append([statement.split()[0] for statement in statements])
-        assert counts == [["SELECT", "INSERT"]] * 6
+        limited = await store.principals.limit("alice", ["another"], ACTOR)
+        statements.clear()
+        await store.leases.authorise(replace(question, binding=replace(binding, generation=limited.generation)), NOW_MS)
+        counts.append([statement.split()[0] for statement in statements])
+        assert counts == [["SELECT", "INSERT"]] * 7
 
     async def test_route_to_a_foreign_slot_costs_what_an_unknown_one_costs(self) -> None:
         """P16."""
