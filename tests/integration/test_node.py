@@ -11,7 +11,7 @@ from twisted.internet import reactor as running
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import TCP4ServerEndpoint
-from twisted.internet.interfaces import IListeningPort
+from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 from twisted.internet.task import deferLater
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.trial.unittest import TestCase
@@ -26,7 +26,7 @@ from iop.edge.nodes import Nodes
 from iop.edge.runs import IRunReceiver, Run, RunFailure, RunPlan
 from iop.net.clock import ReactorClock
 from iop.net.peer import PeerFactory
-from iop.net.tls import TlsFiles, mutual_server, peer_identity
+from iop.net.tls import mutual_server, peer_identity
 from iop.node.config import load
 from iop.node.redact import MARK
 from iop.node.service import NodeRole
@@ -74,7 +74,9 @@ class Receiver:
         self.over.callback(failure.code)
 
 
-class NodeTests(TestCase):
+class NodeCase(TestCase):
+    """A Node role and the registry of its Edge, and a provider."""
+
     timeout = 30
 
     def setUp(self) -> None:
@@ -85,10 +87,14 @@ class NodeTests(TestCase):
         self.issuer = Issuer.create(self.folder / "issuer.json")
         write_public_set(self.folder / "issuers.json", [self.issuer.public_key])
         self.received: list[Received] = []
+        self.ports: dict[int, IListeningPort] = {}
 
     async def begin(self) -> None:
         """Start provider, Edge and Node; the Node is ready."""
-        provider = await self.listen(Site(StandIn(Secret(CANARY), reactor, self.received.append)))
+        await self.begin_with(await self.listen(Site(StandIn(Secret(CANARY), reactor, self.received.append))))
+
+    async def begin_with(self, provider: int, target: str = "") -> None:
+        """Start Edge and Node for a provider on a port, by default in plain HTTP; the Node is ready."""
         offer = ProviderTable(
             id="lab-1", category="api", profile="openai", target="lab", models=("m",), capacity=4, labels={}
         )
@@ -107,18 +113,20 @@ class NodeTests(TestCase):
         )
         mutual = mutual_server(self.pki.issue(Role.EDGE, "edge-1"), trust_domain="iop.test", accepts=Role.NODE)
         edge = await self.listen(TLSMemoryBIOFactory(mutual, False, peers))
-        self.node = await self.start(self.pki.issue(Role.NODE, "node-1"), edge, provider)
+        toml = node_toml("node-1", "edge-1", self.pki.issue(Role.NODE, "node-1"), edge, provider)
+        self.node = await self.start(toml.replace(f'"http://127.0.0.1:{provider}/v1"', target) if target else toml)
 
-    async def listen(self, factory: Site | TLSMemoryBIOFactory) -> int:
+    async def listen(self, factory: IProtocolFactory) -> int:
         port: IListeningPort = await TCP4ServerEndpoint(reactor, 0, interface="127.0.0.1").listen(factory)
         self.addCleanup(port.stopListening)
         host = port.getHost()
         assert isinstance(host, IPv4Address)
+        self.ports[host.port] = port
         return host.port
 
-    async def start(self, files: TlsFiles, edge_port: int, provider_port: int) -> NodeRole:
+    async def start(self, toml: str) -> NodeRole:
         path = self.folder / "node.toml"
-        path.write_text(node_toml("node-1", "edge-1", files, edge_port, provider_port))
+        path.write_text(toml)
         node = NodeRole(load(path), self.clock, reactor, new_registry())
         self.addCleanup(node.drain)
         await node.prepare()
@@ -147,6 +155,10 @@ class NodeTests(TestCase):
         receiver = Receiver()
         receiver.run = edge.runs.open(plan, json.dumps(document).encode(), receiver)
         return receiver
+
+
+class NodeTests(NodeCase):
+    """What goes through a Node in a life of it."""
 
     async def test_answers(self) -> None:
         """The provider gets the credential of the lease, the Edge its answer."""
