@@ -372,6 +372,20 @@ class NoNode(IopError):
     retryable = True
 
 
+class ProviderUnreachable(IopError):
+    """No provider that fits can be connected to.
+
+    :param retry_seconds: seconds until one of them is tried again.
+    """
+
+    code = "provider_unreachable"
+    retryable = True
+
+    def __init__(self, message: str, *, retry_seconds: float) -> None:
+        super().__init__(message, hint="try again")
+        self.retry_seconds = retry_seconds
+
+
 class QueueFull(IopError):
     """As many requests as allowed are waiting for the Nodes that could serve this one."""
 

@@ -39,7 +39,15 @@ SESSION = {
     "ready": True,
     "connected_since": "2026-01-01T00:00:00.000Z",
 }
-CONFIG = {"provider": "p", "category": "api", "profile": "openai", "target": "openai", "models": 3, "capacity": 4}
+CONFIG = {
+    "provider": "p",
+    "category": "api",
+    "profile": "openai",
+    "target": "openai",
+    "models": 3,
+    "capacity": 4,
+    "long_context_capacity": 2,
+}
 PROVIDER = {
     "provider": "p",
     "category": "api",
@@ -48,6 +56,9 @@ PROVIDER = {
     "capacity": 4,
     "in_flight": 1,
     "queued": 0,
+    "long_context_capacity": 2,
+    "long_in_flight": 1,
+    "long_queued": 0,
 }
 NODE = {"node": "node-1", "connected": True, "config": {"providers": [CONFIG]}, "providers": [PROVIDER]}
 GONE = {"code": "not_found", "detail": "this Edge is not connected here", "hint": "iop edge list tells which are"}

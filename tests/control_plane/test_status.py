@@ -22,6 +22,9 @@ PROVIDER = runtime_pb2.ProviderSnapshot(
     capacity=4,
     in_flight=2,
     queued=1,
+    long_context_capacity=3,
+    long_in_flight=1,
+    long_queued=1,
 )
 CONFIG = control_pb2.EdgeProviderConfig(
     provider_id="p",
@@ -30,6 +33,7 @@ CONFIG = control_pb2.EdgeProviderConfig(
     target="openai",
     models=3,
     capacity=4,
+    long_context_capacity=3,
 )
 
 
@@ -87,11 +91,24 @@ class StatusTests(WorldCase):
         self.assertEqual([each["node"] for each in told["nodes"]], ["a", "b", "c"])
         (provider,), (config,) = told["nodes"][0]["providers"], told["nodes"][0]["config"]["providers"]
         numbers = {"capacity": 4, "in_flight": 2, "queued": 1}
+        numbers |= {"long_context_capacity": 3, "long_in_flight": 1, "long_queued": 1}
         self.assertEqual(
             provider, {"provider": "p", "category": "api", "status": "available", "health": "healthy"} | numbers
         )
         named = {"provider": "p", "category": "api", "profile": "openai", "target": "openai"}
-        self.assertEqual(config, named | {"models": 3, "capacity": 4})
+        self.assertEqual(config, named | {"models": 3, "capacity": 4, "long_context_capacity": 3})
+
+    def test_every_health(self) -> None:
+        """S3: each word that an Edge has for a provider's health is told."""
+        for health, word in (
+            (runtime_pb2.PROVIDER_HEALTH_HEALTHY, "healthy"),
+            (runtime_pb2.PROVIDER_HEALTH_OFFLINE, "offline"),
+            (runtime_pb2.PROVIDER_HEALTH_UNREACHABLE, "unreachable"),
+        ):
+            asked, told = self.ask(), node("a")
+            told.provider_snapshots[0].health = health
+            self.answer([told])
+            self.assertEqual(self.successResultOf(asked).nodes[0].providers[0].health, word)
 
     def test_what_is_no_status_ends_the_connection(self) -> None:
         """S4, C46: no address passes for a name, no unknown value for a known one, and pages end."""

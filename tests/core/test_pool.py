@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from iop.core.pool import ANY_MODEL, Offer, Place, Pool, Want
+from iop.core.offers import Want
+from iop.core.pool import Place, Pool
 from iop.core.selectors import parse
-from iop.errors import NoNode, QueueFull, QueueLate
+from iop.errors import IopError, NoNode, ProviderUnreachable, QueueFull, QueueLate
 from iop.testing.clock import FakeClock
+from tests.core.test_offers import WANT, offer
 
-WANT = Want("ada", "openai", "openai", "gpt", parse(""))
 LIMIT = 3
-
-
-def offer(node: str, capacity: int = 1, **changes: Any) -> Offer:
-    """An offer that :data:`WANT` fits, but for the changes."""
-    return replace(Offer(node, "p", "openai", "openai", frozenset({"gpt"}), capacity), **changes)
-
-
-class FitTests(SynchronousTestCase):
-    """Which offer can serve which want."""
-
-    def test_every_condition(self) -> None:
-        """Profile, target, model, labels and the avoided Nodes all count."""
-        self.assertTrue(WANT.fits(offer("n")))
-        for other in (offer("n", profile="none"), offer("n", target="lab"), offer("n", models=frozenset({"other"}))):
-            self.assertFalse(WANT.fits(other))
-        self.assertTrue(WANT.fits(offer("n", models=frozenset({ANY_MODEL}))))
-        self.assertFalse(replace(WANT, avoid=frozenset({"n"})).fits(offer("n")))
-        picky = replace(WANT, selector=parse("zone=a"))
-        self.assertFalse(picky.fits(offer("n")))
-        self.assertTrue(picky.fits(offer("n", labels={"zone": "a", "rack": "7"})))
+LONG = replace(WANT, is_long=True)
 
 
 class PoolTests(SynchronousTestCase):
@@ -256,6 +235,151 @@ class PoolTests(SynchronousTestCase):
         self.pool.enable("a", "p")
         self.assertEqual(self.successResultOf(either).offer.node, "a")
 
+    def test_long_requests(self) -> None:
+        """S16: long requests take their part of the capacity and no more; short ones go past those that wait."""
+        self.pool.add("n", [offer("n", capacity=3, long_capacity=1)])
+        first = self.successResultOf(self.admit(want=LONG))
+        second = self.admit(want=LONG)
+        self.assertNoResult(second)
+        self.assertEqual((self.pool.long_taken("n", "p"), self.pool.long_queued("n", "p")), (1, 1))
+        short = [self.successResultOf(self.admit()) for _ in range(2)]
+        third = self.admit()
+        self.assertNoResult(third)
+        self.assertEqual((self.pool.taken("n", "p"), self.pool.queued("n", "p")), (3, 2))
+        short[0].release()
+        self.successResultOf(third)
+        self.assertNoResult(second)
+        first.release()
+        self.successResultOf(second)
+
+    def test_no_long_requests(self) -> None:
+        """S16: a provider with nothing for long requests never gets one, and who asks is told why."""
+        self.pool.add("n", [offer("n", long_capacity=0)])
+        error = self.failureResultOf(self.admit(want=LONG), NoNode).value
+        self.assertEqual(error.message, "no Node that is ready takes requests of this size")
+        self.successResultOf(self.admit())
+
+    def test_long_requests_are_not_starved(self) -> None:
+        """P19, S16: another's short requests delay a long one by no more turns than came before it."""
+        self.pool.add("n", [offer("n", capacity=1)])
+        held = self.successResultOf(self.admit())
+        before = [self.admit(), self.admit(want=replace(WANT, principal="bob"))]
+        long = self.admit(want=LONG)
+        turns = 0
+        for _ in range(10):
+            self.admit(want=replace(WANT, principal="bob")).addErrback(lambda _: None)
+            held.release()
+            granted = [asked for asked in [*before, long] if asked.called]
+            if long.called:
+                break
+            turns += 1
+            (asked,) = granted
+            before.remove(asked)
+            held = self.successResultOf(asked)
+        self.assertEqual(turns, 2)
+
+    def test_own_short_requests_do_not_starve_long_ones(self) -> None:
+        """P19, S16: who holds many short places still gets its turn at the long ones, and not before its time."""
+        self.pool.add("n", [offer("n", capacity=4, long_capacity=1)])
+        his = replace(LONG, principal="bob")
+        for _ in range(3):
+            self.successResultOf(self.admit())
+        held = self.successResultOf(self.admit(want=his))
+        hers = self.admit(want=LONG)
+        again = self.admit(want=his)
+        held.release()
+        self.successResultOf(hers)
+        self.assertNoResult(again)
+
+    def test_unreachable_provider(self) -> None:
+        """S17: who waits for it alone is refused at once, others wait on; once it answers, all may have it again."""
+        self.pool.add("a", [offer("a", capacity=2, labels={"zone": "a"})])
+        self.pool.add("b", [offer("b")])
+        only_a = replace(WANT, selector=parse("zone=a"))
+        places = {place.offer.node: place for place in [self.successResultOf(self.admit()) for _ in range(3)]}
+        picky, either = self.admit(want=only_a), self.admit()
+        self.assertEqual([places["a"].unreachable() for _ in range(3)], [False, False, True])
+        self.assertGreater(self.failureResultOf(picky, ProviderUnreachable).value.retry_seconds, 0)
+        self.failureResultOf(self.admit(want=only_a), ProviderUnreachable)
+        places["a"].release()
+        self.assertNoResult(either)
+        self.clock.advance(10.0)
+        probe = self.successResultOf(self.admit(want=only_a))
+        self.failureResultOf(self.admit(want=only_a), ProviderUnreachable)
+        other_of_a = self.pool.taken("a", "p")
+        probe.release()
+        self.assertEqual(self.pool.taken("a", "p"), other_of_a - 1)
+        probe = self.successResultOf(self.admit(want=only_a))
+        self.assertTrue(probe.reached())
+        probe.release()
+        self.assertEqual(self.successResultOf(either).offer.node, "a")
+
+    def test_probe_goes_first(self) -> None:
+        """S17: a provider that is due is tried by the next request, also where another is free."""
+        self.pool.add("a", [offer("a")])
+        place = self.successResultOf(self.admit())
+        for _ in range(3):
+            place.unreachable()
+        place.release()
+        self.pool.add("b", [offer("b", capacity=9)])
+        self.assertEqual(self.successResultOf(self.admit()).offer.node, "b")
+        self.clock.advance(10.0)
+        self.assertEqual([self.successResultOf(self.admit()).offer.node for _ in "xy"], ["a", "b"])
+
+    def test_barred_providers_are_not_tried(self) -> None:
+        """S17: nobody tries a provider that is due if it is disabled, or its Node held or away."""
+        bars: list[tuple[Callable[[Pool], None], type[IopError]]] = [
+            (lambda pool: pool.hold("n"), ProviderUnreachable),
+            (lambda pool: pool.remove("n"), ProviderUnreachable),
+            (lambda pool: pool.disable("n", "p"), NoNode),
+        ]
+        for bar, error in bars:
+            self.pool = Pool(self.clock, LIMIT, 3.0)
+            self.pool.add("n", [offer("n")])
+            place = self.successResultOf(self.admit())
+            for _ in range(3):
+                place.unreachable()
+            place.release()
+            self.clock.advance(10.0)
+            bar(self.pool)
+            self.failureResultOf(self.admit(), error)
+
+    def test_waits_for_a_node_that_comes_again(self) -> None:
+        """S18: who waited when the Node went, and who came later, wait for it for a while; nothing is left then."""
+        self.pool = Pool(self.clock, LIMIT, 3.0)
+        self.pool.add("n", [offer("n")])
+        place = self.successResultOf(self.admit())
+        before = self.admit()
+        self.pool.remove("n")
+        place.release()
+        later = self.admit()
+        self.clock.advance(2.0)
+        # a connection that ends before it is ready is not waited for anew
+        self.pool.remove("n")
+        self.assertFalse(self.pool.offers("n", "p"))
+        self.assertNoResult(before)
+        self.pool.add("n", [offer("n")])
+        self.successResultOf(before).release()
+        self.successResultOf(later)
+        self.pool.remove("n")
+        waiting = self.admit()
+        self.clock.advance(2.9)
+        self.assertNoResult(waiting)
+        self.clock.advance(0.1)
+        self.failureResultOf(waiting, NoNode)
+        self.failureResultOf(self.admit(), NoNode)
+        self.assertEqual((self.pool.waiting, self.clock.reactor.getDelayedCalls()), (0, []))
+
+    def test_node_that_comes_again_with_less(self) -> None:
+        """S18: who waited for what the Node serves no more is refused when it is back."""
+        self.pool = Pool(self.clock, LIMIT, 3.0)
+        self.pool.add("n", [offer("n")])
+        self.pool.remove("n")
+        waiting = self.admit()
+        self.pool.add("n", [offer("n", target="lab")])
+        self.failureResultOf(waiting, NoNode)
+        self.assertEqual(self.clock.reactor.getDelayedCalls(), [])
+
     def test_remembered_while_away(self) -> None:
         """S11: what an operator said of a Node or a provider holds for its next connection too."""
         self.pool.hold("a")
@@ -266,77 +390,3 @@ class PoolTests(SynchronousTestCase):
         self.assertNoResult(waiting)
         self.pool.enable("b", "p")
         self.assertEqual(self.successResultOf(waiting).offer.node, "b")
-
-
-class PoolMachine(RuleBasedStateMachine):
-    """Anything in any order: no place beyond a capacity, no free place beside a waiter, every request one answer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.clock = FakeClock()
-        self.pool = Pool(self.clock, LIMIT)
-        self.lives: dict[str, int] = {}
-        self.held: list[tuple[Place, int]] = []
-        self.waiting: list[Deferred[Place]] = []
-
-    @rule(node=st.sampled_from("abc"), capacity=st.integers(1, 2))
-    def add(self, node: str, capacity: int) -> None:
-        self.lives[node] = self.lives.get(node, 0) + 1
-        self.pool.add(node, [offer(node, labels={"life": str(self.lives[node])}, capacity=capacity)])
-
-    @rule(node=st.sampled_from("abc"))
-    def remove(self, node: str) -> None:
-        self.pool.remove(node)
-
-    @rule(
-        principal=st.sampled_from(["ada", "bob", "cyd"]),
-        avoid=st.frozensets(st.sampled_from("abc"), max_size=2),
-        wait=st.floats(0.1, 9.0),
-    )
-    def admit(self, principal: str, avoid: frozenset[str], wait: float) -> None:
-        asked = self.pool.admit(replace(WANT, principal=principal, avoid=avoid), wait)
-        self.waiting.append(asked)
-
-        def settled(outcome: object) -> None:
-            self.waiting.remove(asked)
-            if isinstance(outcome, Place):
-                assert outcome.offer.node not in avoid
-                self.held.append((outcome, self.lives[outcome.offer.node]))
-
-        asked.addBoth(settled)
-
-    @rule(data=st.data())
-    def release(self, data: st.DataObject) -> None:
-        if self.held:
-            place, _ = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
-            place.release()
-
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        if self.waiting:
-            self.waiting[data.draw(st.integers(0, len(self.waiting) - 1))].cancel()
-
-    @rule(seconds=st.floats(0.0, 10.0))
-    def advance(self, seconds: float) -> None:
-        self.clock.advance(seconds)
-
-    @invariant()
-    def within_capacity(self) -> None:
-        for node, life in self.lives.items():
-            mine = [place for place, at in self.held if place.offer.node == node and at == life]
-            assert len(mine) <= (mine[0].offer.capacity if mine else 0)
-
-    @invariant()
-    def one_timer_a_waiter(self) -> None:
-        assert self.pool.waiting == len(self.waiting) == len(self.clock.reactor.getDelayedCalls())
-        assert len(self.waiting) <= LIMIT * 3
-        assert all(self.pool.queued(node, "p") <= LIMIT for node in "abc")
-
-
-class PoolTotalityTests(SynchronousTestCase):
-    """The machine above."""
-
-    def test_any_order(self) -> None:
-        """Every input in every state."""
-        bounds = settings(max_examples=60, stateful_step_count=40, deadline=None)
-        run_state_machine_as_test(PoolMachine, settings=bounds)

@@ -45,6 +45,7 @@ DEPLOYMENT: Final = "deployment-1"
 EDGE: Final = "edge-1"
 CONTROL_PLANE: Final = "control-plane-1"
 LEASE_SECONDS: Final = 60
+LONG_BYTES: Final = 64 * 1024
 
 ADA_TOKEN: Final[Token] = mint(TokenKind.USE)
 ADA: Final = TokenEntry(ADA_TOKEN.record.token_id, "ada", ADA_TOKEN.record.digest)
@@ -353,9 +354,17 @@ class Rig:
     :param directory: its state folder.
     :param nodes: the catalogue.
     :param request_seconds: how long a request may take until a Node has its run.
+    :param reconnect_seconds: how long a Node that went away is waited for.
     """
 
-    def __init__(self, directory: Path, nodes: Sequence[NodeTable] = (), *, request_seconds: float = 30.0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        nodes: Sequence[NodeTable] = (),
+        *,
+        request_seconds: float = 30.0,
+        reconnect_seconds: float = 0.0,
+    ) -> None:
         self.clock = FakeClock()
         self.settled = 0
         self.registry = new_registry()
@@ -368,7 +377,7 @@ class Rig:
             self._applied,
         )
         self.projections.load()
-        self.pool = Pool(self.clock, 256)
+        self.pool = Pool(self.clock, 256, reconnect_seconds)
         self.nodes = Nodes(
             EDGE,
             DOMAIN,
@@ -403,6 +412,7 @@ class Rig:
             metrics,
             request_seconds,
             queue_seconds=30.0,
+            long_context_bytes=LONG_BYTES,
         )
         self.metrics = metrics
         self.api = Api(self.link, self.attempts, self.clock, metrics, 1024 * 1024)

@@ -444,6 +444,30 @@ class UnavailableTests(ApiTestCase):
         self.rig.pump()
         self.assertComeBack(self.rig.request(), 503, "no_node")
 
+    def test_provider_unreachable(self) -> None:
+        """S17: after three failures to connect, requests are refused at once, until one may try again."""
+        for _ in range(3):
+            exchange = self.rig.request()
+            self.node.fail("upstream_unreachable", started=False)
+            self.rig.pump()
+            self.assertRefused(exchange, 502, "upstream_unreachable")
+        runs = len(self.node.received)
+        self.rig.advance(3.5)
+        refused = self.rig.request()
+        self.assertRefused(refused, 503, "provider_unreachable")
+        self.assertEqual((refused.headers["retry-after"], len(self.node.received)), ("7", runs))
+        self.rig.advance(6.5)
+        probe, beside = self.rig.request(), self.rig.request()
+        self.assertComeBack(beside, 503, "provider_unreachable")
+        self.node.head(503)
+        self.node.body(b"", last=True)
+        self.rig.pump()
+        self.assertEqual(probe.status, 503)
+        served = self.rig.request()
+        self.node.head(200)
+        self.rig.pump()
+        self.assertEqual(served.status, 200)
+
     def test_no_control_plane(self) -> None:
         """P9: never connected, or not for too long."""
         rig = Rig(Path(self.mktemp()), [node_table("node-1")])

@@ -27,7 +27,19 @@ from iop.errors import (
 from iop.records import RouteEntry, TokenEntry
 from iop.wire import control_pb2, runtime_pb2
 from tests.core.entries import changed
-from tests.edge.rig import ADA, ADA_TOKEN, FIRST, SMALL, FakeNode, Rig, lease_for, node_table, provider, refusal
+from tests.edge.rig import (
+    ADA,
+    ADA_TOKEN,
+    FIRST,
+    LONG_BYTES,
+    SMALL,
+    FakeNode,
+    Rig,
+    lease_for,
+    node_table,
+    provider,
+    refusal,
+)
 
 NEWER = replace(FIRST, generation=6)
 
@@ -67,7 +79,9 @@ class AttemptsTests(SynchronousTestCase):
         self.receiver = Receiver()
         verifyObject(IRunReceiver, self.receiver)
 
-    def dispatch(self, model: str = "small", headers: Sequence[tuple[str, str]] = ()) -> Deferred[Dispatched]:
+    def dispatch(
+        self, model: str = "small", headers: Sequence[tuple[str, str]] = (), body_bytes: int = 100
+    ) -> Deferred[Dispatched]:
         call = Call(
             request_id="request",
             digest=ADA.digest,
@@ -76,6 +90,7 @@ class AttemptsTests(SynchronousTestCase):
             method="POST",
             path="/chat/completions",
             headers=headers,
+            body_bytes=body_bytes,
             body=lambda upstream_model: b"body for " + upstream_model.encode(),
         )
         dispatched = self.rig.attempts.dispatch(call, self.receiver)
@@ -384,6 +399,109 @@ class AttemptsTests(SynchronousTestCase):
         self.rig.pump()
         self.assertEqual(self.failureResultOf(lost, RunFailed).value.failure.code, "node_lost")
 
+    def test_unreachable_provider(self) -> None:
+        """S17: what could not connect counts, whatever the failure; the next requests go to another Node at once."""
+        other = self.rig.node("node-2")
+        for code in ("upstream_unreachable", "upstream_tls", "upstream_timeout"):
+            served = self.dispatch_until(self.node, code, started=False)
+            other.head()
+            other.body(b"", last=True)
+            self.rig.pump()
+            self.successResultOf(served)
+        self.assertFalse(self.rig.pool.is_reachable("node-1", "openai-main"))
+        before = len(self.runs_of(self.node))
+        for _ in range(4):
+            self.dispatch()
+        self.assertEqual(len(self.runs_of(self.node)), before)
+
+    def test_answers_are_no_failure(self) -> None:
+        """S17: an upstream's answer of whatever kind, and what happens once it is connected, is no failure of it."""
+        for code, started in (
+            ("upstream_timeout", True),
+            ("upstream_broke", True),
+            ("upstream_redirect", True),
+            ("upstream_encoded_error", True),
+            ("draining", False),
+            ("not_allowed", False),
+            ("lease_refused", False),
+        ):
+            for _ in range(3):
+                self.dispatch()
+                self.node.fail(code, started=started)
+                self.rig.pump()
+        for status in (500, 503, 429):
+            for _ in range(3):
+                self.dispatch()
+                self.node.head(status)
+                self.node.body(b"", last=True)
+                self.rig.pump()
+        self.assertTrue(self.rig.pool.is_reachable("node-1", "openai-main"))
+
+    def test_an_answer_ends_a_row(self) -> None:
+        """S17: a redirect or an error is an answer: failures before and after it are not in a row."""
+        for code, started in (
+            ("upstream_unreachable", False),
+            ("upstream_unreachable", False),
+            ("upstream_redirect", True),
+            ("upstream_tls", False),
+            ("upstream_tls", False),
+            ("upstream_encoded_error", True),
+            ("upstream_timeout", False),
+            ("upstream_timeout", False),
+        ):
+            self.dispatch()
+            self.node.fail(code, started=started)
+            self.rig.pump()
+            self.assertTrue(self.rig.pool.is_reachable("node-1", "openai-main"))
+        self.dispatch()
+        self.node.fail("upstream_timeout", started=False)
+        self.rig.pump()
+        self.assertFalse(self.rig.pool.is_reachable("node-1", "openai-main"))
+
+    def dispatch_until(self, node: FakeNode, code: str, *, started: bool) -> Deferred[Dispatched]:
+        """Dispatch until ``node`` gets a run, and fail that; what the other Node gets is cancelled."""
+        for _ in range(4):
+            before = len(self.runs_of(node))
+            dispatched = self.dispatch()
+            if len(self.runs_of(node)) > before:
+                node.fail(code, started=started)
+                self.rig.pump()
+                return dispatched
+            dispatched.cancel()
+            self.rig.pump()
+        raise AssertionError("the Node gets no run")
+
+    # -- a Node that comes again ---------------------------------------------------------------------------------------
+
+    def test_waits_for_a_node_that_comes_again(self) -> None:
+        """S18: a request that comes while its only Node reconnects is served by its next connection, once."""
+        self.begin(Rig(Path(self.mktemp()), [node_table("node-1")], reconnect_seconds=3.0))
+        lost = self.dispatch()
+        self.node.peer.drain()
+        self.rig.pump()
+        self.assertEqual(self.failureResultOf(lost, RunFailed).value.failure.code, "node_lost")
+        waiting = self.dispatch()
+        self.rig.advance(2.0)
+        self.assertNoResult(waiting)
+        again = self.rig.node("node-1")
+        self.assertEqual(len(self.runs_of(again)), 1)
+        again.head()
+        self.rig.pump()
+        self.successResultOf(waiting)
+
+    def test_node_that_does_not_come_again(self) -> None:
+        """S18: who waits for it is refused when its time is over, and who comes later at once."""
+        self.begin(Rig(Path(self.mktemp()), [node_table("node-1")], reconnect_seconds=3.0))
+        self.node.peer.drain()
+        self.rig.pump()
+        self.rig.advance(1.0)
+        waiting = self.dispatch()
+        self.rig.advance(1.9)
+        self.assertNoResult(waiting)
+        self.rig.advance(0.2)
+        self.failureResultOf(waiting, NoNode)
+        self.failureResultOf(self.dispatch(), NoNode)
+
     def test_refused_lease_is_forgotten(self) -> None:
         """A lease that its Node would not take is not tried a second time."""
         self.dispatch()
@@ -401,6 +519,19 @@ class AttemptsTests(SynchronousTestCase):
         self.rig.pump()
         self.successResultOf(dispatched)
         self.assertEqual(self.receiver.events, [200, b"half", "upstream_broke"])
+
+    def test_long_context(self) -> None:
+        """S16: a request is long from one byte past the limit on, and takes a place of both kinds."""
+        table = node_table("node-1", provider(capacity=3, long_context_capacity=1))
+        self.begin(Rig(Path(self.mktemp()), [table]))
+        self.dispatch(body_bytes=LONG_BYTES)
+        self.assertEqual(self.rig.pool.long_taken("node-1", "openai-main"), 0)
+        self.dispatch(body_bytes=LONG_BYTES + 1)
+        self.assertEqual(self.rig.pool.long_taken("node-1", "openai-main"), 1)
+        self.assertNoResult(self.dispatch(body_bytes=LONG_BYTES + 1))
+        self.assertEqual((len(self.runs_of(self.node)), self.rig.pool.long_queued("node-1", "openai-main")), (2, 1))
+        self.dispatch()
+        self.assertEqual(len(self.runs_of(self.node)), 3)
 
     # -- time ---------------------------------------------------------------------------------------------------------
 

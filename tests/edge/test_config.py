@@ -56,6 +56,7 @@ LIMITS = (
     ("staleness_seconds", 300, 3600),
     ("queue_length", 256, 4096),
     ("queue_seconds", 30, 300),
+    ("long_context_bytes", 128 * 1024, 64 * 1024 * 1024),
     ("run_window_bytes", 256 * 1024, 4 * 1024 * 1024),
     ("body_bytes", 16 * 1024 * 1024, 64 * 1024 * 1024),
     ("body_total_bytes", 256 * 1024 * 1024, 4 * 1024 * 1024 * 1024),
@@ -115,6 +116,24 @@ class ConfigTests(SynchronousTestCase):
             self.assertRefused(f"{GOOD}[limits]\n{name} = {cap + 1}", f"[limits] {name}")
             self.assertRefused(f"{GOOD}[limits]\n{name} = 0", f"[limits] {name}")
 
+    def test_reconnect_seconds(self) -> None:
+        """S18: a Node that went away is waited for 3 s, for up to 30 s, or not at all."""
+        self.assertEqual(self.read(GOOD).limits.reconnect_seconds, 3)
+        for seconds in (0, 30):
+            told = self.read(f"{GOOD}[limits]\nreconnect_seconds = {seconds}").limits.reconnect_seconds
+            self.assertEqual(told, seconds)
+        self.assertRefused(f"{GOOD}[limits]\nreconnect_seconds = 30.1", "[limits] reconnect_seconds")
+
+    def test_long_context_capacity(self) -> None:
+        """S16: all of a provider's capacity, or the part of it that is given, or none."""
+        for given, capacity in (("", 4), ("0", 0), ("4", 4)):
+            line = f"long_context_capacity = {given}\n" if given else ""
+            told = self.read(GOOD.replace("capacity = 4", f"{line}capacity = 4")).nodes[0]
+            self.assertEqual(told.offers()["main"].long_capacity, capacity)
+        for bad in ("-1", "5"):
+            wrong = GOOD.replace("capacity = 4", f"capacity = 4\nlong_context_capacity = {bad}")
+            self.assertRefused(wrong, "nodes", "long_context_capacity")
+
     def test_one_body_fits(self) -> None:
         """Room for all bodies together of which a single permitted one could not have its half is refused."""
         for total, one in ((2 << 20, 1 << 20), (32 << 20, 16 << 20)):
@@ -131,6 +150,7 @@ class ConfigTests(SynchronousTestCase):
             ('models = ["*"]', "models = []", "models"),
             ("capacity = 4", "capacity = 0", "capacity"),
             ("capacity = 4", "capacity = 4097", "capacity"),
+            ("capacity = 4", "", "capacity"),
             ('zone = "a"', 'zone = "a b"', "labels"),
             ('id = "main"', 'id = "main"\nurl = "https://example.org"', "url"),
         ):

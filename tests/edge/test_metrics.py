@@ -144,6 +144,20 @@ class MetricsTests(SynchronousTestCase):
         place = '{node="node-1",provider="openai-main"}'
         self.assertEqual((changes[f"requests_running{place}"], changes[f"requests_waiting{place}"]), (2, 3))
 
+    def test_unreachable_provider(self) -> None:
+        """S17: a provider that cannot be reached is one, from the third failure to the next answer."""
+        place = '{node="node-1",provider="openai-main"}'
+        for failures in (1, 2, 3):
+            self.rig.request()
+            self.node.fail("upstream_tls", started=False)
+            self.rig.pump()
+            self.assertEqual(self.changes().get(f"provider_unreachable{place}", 0), failures // 3)
+        self.rig.advance(10.0)
+        self.running()
+        self.node.head()
+        self.rig.pump()
+        self.assertEqual(self.changes()[f"provider_unreachable{place}"], -1)
+
     def test_refused(self) -> None:
         """A refusal is counted by status and code, whoever gives it."""
         self.rig.request(token="")

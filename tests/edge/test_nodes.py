@@ -9,7 +9,8 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from iop.core.pool import Place, Want
+from iop.core.offers import Want
+from iop.core.pool import Place
 from iop.core.selectors import parse
 from iop.crypto.attestation import CERTIFICATE_LIMIT
 from iop.edge.nodes import NodeConnection
@@ -112,6 +113,7 @@ class RegistrationTests(SynchronousTestCase):
                             target="openai",
                             models=["*"],
                             capacity=2,
+                            long_context_capacity=2,
                         ),
                         runtime_pb2.NodeProvider(
                             provider_id="spare",
@@ -120,6 +122,7 @@ class RegistrationTests(SynchronousTestCase):
                             target="lab",
                             models=["llama"],
                             capacity=3,
+                            long_context_capacity=3,
                         ),
                     ]
                 ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from google.protobuf.message import Message
@@ -10,15 +12,17 @@ from twisted.trial.unittest import SynchronousTestCase
 from iop.edge import status
 from iop.units import PROTOCOL_VERSION
 from iop.wire import control_pb2, runtime_pb2
-from tests.edge.rig import ADA, ADA_TOKEN, EDGE, FakeNode, Rig, node_table, provider, text_of
+from tests.edge.rig import ADA, ADA_TOKEN, EDGE, LONG_BYTES, FakeNode, Rig, node_table, provider, text_of
 
 AVAILABLE = (runtime_pb2.PROVIDER_STATUS_AVAILABLE, runtime_pb2.PROVIDER_HEALTH_HEALTHY)
+UNREACHABLE = (runtime_pb2.PROVIDER_STATUS_UNAVAILABLE, runtime_pb2.PROVIDER_HEALTH_UNREACHABLE)
 OFFLINE = (runtime_pb2.PROVIDER_STATUS_UNAVAILABLE, runtime_pb2.PROVIDER_HEALTH_OFFLINE)
 
 
 class StatusTests(SynchronousTestCase):
     def setUp(self) -> None:
-        lab = provider("lab", target="lab", category="local_inference", models=("llama",), capacity=3)
+        local = {"category": "local_inference", "models": ("llama",), "capacity": 3, "long_context_capacity": 0}
+        lab = provider("lab", target="lab", **local)
         self.rig = Rig(Path(self.mktemp()), [node_table("node-2"), node_table("node-1", provider(capacity=1), lab)])
         self.rig.dial()
 
@@ -42,6 +46,7 @@ class StatusTests(SynchronousTestCase):
             self.assertEqual((told.provider_id, told.category), (configured.provider_id, configured.category))
             self.assertEqual((told.status, told.health), OFFLINE)
             self.assertEqual((told.capacity, told.in_flight, told.queued), (0, 0, 0))
+            self.assertEqual((told.long_context_capacity, told.long_in_flight, told.long_queued), (0, 0, 0))
 
     def test_configured_nodes_are_all_there(self) -> None:
         """S2, C28, C32: by name, also those that never connected; its own id and generation."""
@@ -62,7 +67,7 @@ class StatusTests(SynchronousTestCase):
         assert isinstance(hello, runtime_pb2.NodeHelloResponse)
         sent = hello.config.providers
         told = self.node().config.providers
-        for field in ("provider_id", "category", "profile", "target", "capacity"):
+        for field in ("provider_id", "category", "profile", "target", "capacity", "long_context_capacity"):
             self.assertEqual([getattr(each, field) for each in told], [getattr(each, field) for each in sent], field)
         self.assertEqual([each.models for each in told], [len(each.models) for each in sent])
 
@@ -80,6 +85,7 @@ class StatusTests(SynchronousTestCase):
             self.assertTrue(node.connected)
             self.assertEqual([(each.status, each.health) for each in node.provider_snapshots], [AVAILABLE, AVAILABLE])
             self.assertEqual([each.capacity for each in node.provider_snapshots], [1, 3])
+            self.assertEqual([each.long_context_capacity for each in node.provider_snapshots], [1, 0])
             pair.cut()
             self.rig.pump()
             self.assert_offline(self.node())
@@ -99,6 +105,56 @@ class StatusTests(SynchronousTestCase):
         self.rig.pump()
         first, _ = self.node().provider_snapshots
         self.assertEqual((first.in_flight, first.queued), (1, 1))
+
+    def test_pressure_of_long_requests(self) -> None:
+        """S3, S16: requests of the long-context class count in all numbers."""
+        self.rig.node("node-1")
+        long = b'{"model": "small", "pad": "' + b"x" * LONG_BYTES + b'"}'
+        for body in (long, long, b'{"model": "small"}'):
+            self.rig.request(body)
+        first, _ = self.node().provider_snapshots
+        self.assertEqual((first.in_flight, first.queued), (1, 2))
+        self.assertEqual((first.long_in_flight, first.long_queued), (1, 1))
+
+    def test_given_nothing(self) -> None:
+        """S3, S11, C28: a provider that is disabled, or whose Node is held, has no capacity; what it has is counted."""
+        self.rig.node("node-1")
+        self.rig.request()
+        pool = self.rig.pool
+        main = ("node-1", "openai-main")
+        bars: list[tuple[Callable[[], None], Callable[[], None], bool]] = [
+            (partial(pool.disable, *main), partial(pool.enable, *main), True),
+            (partial(pool.hold, "node-1"), partial(pool.resume, "node-1"), False),
+        ]
+        for bar, unbar, connected in bars:
+            bar()
+            told = self.node()
+            first = told.provider_snapshots[0]
+            self.assertEqual(told.connected, connected)
+            self.assertEqual((first.status, first.health), (runtime_pb2.PROVIDER_STATUS_UNAVAILABLE, AVAILABLE[1]))
+            self.assertEqual((first.capacity, first.long_context_capacity, first.in_flight), (0, 0, 1))
+            unbar()
+            first = self.node().provider_snapshots[0]
+            self.assertEqual((self.node().connected, first.status, first.capacity), (True, AVAILABLE[0], 1))
+
+    def test_unreachable(self) -> None:
+        """S3, S17: a provider that cannot be reached says so, and has no capacity until it answers."""
+        node = self.rig.node("node-1")
+        for _ in range(3):
+            self.rig.request()
+            node.fail("upstream_unreachable", started=False)
+            self.rig.pump()
+        first, lab = self.node().provider_snapshots
+        self.assertEqual((first.status, first.health), UNREACHABLE)
+        self.assertEqual((first.capacity, first.long_context_capacity, first.in_flight), (0, 0, 0))
+        self.assertEqual((lab.status, lab.health), AVAILABLE)
+        self.rig.advance(10.0)
+        self.rig.request()
+        self.assertEqual(self.node().provider_snapshots[0].in_flight, 1)
+        node.head(500)
+        self.rig.pump()
+        first = self.node().provider_snapshots[0]
+        self.assertEqual((first.status, first.health, first.capacity), (*AVAILABLE, 1))
 
     def test_no_address_or_key_in_it(self) -> None:
         """C30, C46, P25: of a connection nothing is told: no address, certificate, key or proof, and no token."""

@@ -17,7 +17,14 @@ from iop.units import Role
 from tests.integration.quickstart import RunningQuickstart
 from tests.integration.roles import ROLES, SECONDS, Deployment, wait_until
 
-ZEROS = {"capacity": 0, "in_flight": 0, "queued": 0}
+ZEROS = {
+    "capacity": 0,
+    "in_flight": 0,
+    "queued": 0,
+    "long_context_capacity": 0,
+    "long_in_flight": 0,
+    "long_queued": 0,
+}
 
 
 def short_folder(test: SynchronousTestCase) -> Path:
@@ -72,7 +79,7 @@ class QuickstartTests(SynchronousTestCase):
             {"provider": "provider-1", "category": "api", "profile": "openai", "target": "stand-in"},
         )
         [provider] = node["providers"]
-        serving = {"status": "available", "health": "healthy", "capacity": 16, "in_flight": 0, "queued": 0}
+        serving = ZEROS | {"status": "available", "health": "healthy", "capacity": 16, "long_context_capacity": 16}
         self.assertEqual(provider, {"provider": "provider-1", "category": "api", **serving})
         self.assertEqual(told(socket, "node", "list"), {"edges": [status]})
         self.assertEqual(told(socket, "node", "list", "--edge", "edge-1"), {"edges": [status]})

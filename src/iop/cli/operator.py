@@ -94,6 +94,7 @@ class ProviderConfig(Told):
     target: str
     models: int
     capacity: int
+    long_context_capacity: int
 
 
 class NodeConfig(Told):
@@ -103,7 +104,7 @@ class NodeConfig(Told):
 
 
 class ProviderStatus(Told):
-    """A provider of a Node as it is now; of one that does not serve, the numbers are zero."""
+    """A provider of a Node as it is now; one that is given nothing has no capacity."""
 
     provider: Name
     category: str
@@ -112,6 +113,9 @@ class ProviderStatus(Told):
     capacity: int
     in_flight: int
     queued: int
+    long_context_capacity: int
+    long_in_flight: int
+    long_queued: int
 
 
 class NodeStatus(Told):

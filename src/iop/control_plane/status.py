@@ -35,6 +35,7 @@ _STATUSES: Final[Mapping[int, str]] = {
 _HEALTHS: Final[Mapping[int, str]] = {
     runtime_pb2.PROVIDER_HEALTH_HEALTHY: "healthy",
     runtime_pb2.PROVIDER_HEALTH_OFFLINE: "offline",
+    runtime_pb2.PROVIDER_HEALTH_UNREACHABLE: "unreachable",
 }
 
 
@@ -48,6 +49,7 @@ class ProviderConfig:
     target: str
     models: int
     capacity: int
+    long_context_capacity: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,9 @@ class ProviderStatus:
     capacity: int
     in_flight: int
     queued: int
+    long_context_capacity: int
+    long_in_flight: int
+    long_queued: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +140,7 @@ def _node(told: control_pb2.EdgeNodeSnapshot) -> NodeStatus:
             _name(provider.target),
             provider.models,
             provider.capacity,
+            provider.long_context_capacity,
         )
         for provider in told.config.providers
     )
@@ -147,6 +153,9 @@ def _node(told: control_pb2.EdgeNodeSnapshot) -> NodeStatus:
             provider.capacity,
             provider.in_flight,
             provider.queued,
+            provider.long_context_capacity,
+            provider.long_in_flight,
+            provider.long_queued,
         )
         for provider in told.provider_snapshots
     )

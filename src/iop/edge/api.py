@@ -151,6 +151,7 @@ class Api:
             method="POST",
             path=_CALLS[exchange.head.path],
             headers=_passed_on(exchange.head),
+            body_bytes=len(body),
             body=partial(_with_model, body, *spans["model"]),
         )
         answer = Answer(exchange, caller.request_id, model, self._clock, self._metrics)

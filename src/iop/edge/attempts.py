@@ -18,7 +18,8 @@ from zope.interface import implementer
 
 from iop.core import selectors
 from iop.core.fences import Pinned, bind, fence, resolve
-from iop.core.pool import Place, Want
+from iop.core.offers import Want
+from iop.core.pool import Place
 from iop.edge.leases import LeaseKey
 from iop.edge.runs import IRunReceiver, Run, RunFailure, RunPlan
 from iop.errors import (
@@ -28,6 +29,7 @@ from iop.errors import (
     MalformedInput,
     NoNode,
     PeerDisconnected,
+    ProviderUnreachable,
     QueueLate,
     TooManyInFlight,
 )
@@ -49,6 +51,10 @@ _ABOUT_THE_NODE: Final = frozenset({"node_denied", "attestation_refused"})
 
 #: The code of a run that this Edge had ended before it was started, since what it was opened for has changed (R11).
 _REVOKED: Final = "cancelled"
+#: Ends of a run that are an answer of the provider's, whichever: it can be reached.
+_ANSWERED: Final = frozenset({"upstream_redirect", "upstream_encoded_error"})
+#: Ends of a run that may be about connecting to the provider; they are if nothing was sent to it.
+_CONNECTING: Final = frozenset({"upstream_unreachable", "upstream_tls", "upstream_timeout"})
 
 _log = Logger()
 
@@ -70,6 +76,7 @@ class Call:
     :ivar digest: looks the token up.
     :ivar proof: shows the Control Plane that this Edge saw the token.
     :ivar path: below the target's base URL, as the profiles list it.
+    :ivar body_bytes: of the request body as the caller sent it.
     :ivar body: the request body with the model replaced by what the upstream calls it.
     """
 
@@ -80,6 +87,7 @@ class Call:
     method: str
     path: str
     headers: Sequence[tuple[str, str]]
+    body_bytes: int
     body: Callable[[str], bytes] = field(repr=False)
 
 
@@ -97,6 +105,7 @@ class Attempts:
 
     :param request_seconds: how long a request may take until a Node has its run.
     :param queue_seconds: how much of that it may wait for a free Node at a time.
+    :param long_context_bytes: a request with a larger body is of the long-context class.
     """
 
     def __init__(
@@ -110,6 +119,7 @@ class Attempts:
         metrics: EdgeMetrics,
         request_seconds: float,
         queue_seconds: float,
+        long_context_bytes: int,
     ) -> None:
         self._link = link
         self._pool = pool
@@ -120,6 +130,7 @@ class Attempts:
         self._metrics = metrics
         self._request_seconds = request_seconds
         self._queue_seconds = queue_seconds
+        self._long_context_bytes = long_context_bytes
 
     def dispatch(self, call: Call, receiver: IRunReceiver) -> Deferred[Dispatched]:
         """Have a Node run ``call``.
@@ -138,7 +149,7 @@ class Attempts:
         while True:
             try:
                 place = await self._admit(call, frozenset(failed), deadline)
-            except NoNode as error:
+            except (NoNode, ProviderUnreachable) as error:
                 raise next(reversed(failed.values()), error) from None
             try:
                 return await self._attempt(call, place, receiver, deadline)
@@ -165,7 +176,7 @@ class Attempts:
     async def _admit(self, call: Call, avoid: frozenset[str], deadline: float) -> Place:
         """A place at a Node that serves what the request resolves to now."""
         pinned = self._pin(call)
-        return await self._pool.admit(_want(pinned, avoid), min(self._queue_seconds, self._left(deadline)))
+        return await self._pool.admit(self._want(call, pinned, avoid), min(self._queue_seconds, self._left(deadline)))
 
     async def _attempt(self, call: Call, place: Place, receiver: IRunReceiver, deadline: float) -> Dispatched:
         """One attempt, from a place to a response head. The place is released whatever happens."""
@@ -175,7 +186,7 @@ class Attempts:
             with self._metrics.fence_1.count_exceptions(FenceRefused):
                 # who waited resolves again: what was asked for may have moved to another provider, or be gone
                 pinned = self._pin(call)
-                if not _want(pinned, frozenset()).fits(place.offer):
+                if not self._want(call, pinned, frozenset()).fits(place.offer):
                     raise FenceRefused(("target",))
                 connection = self._connection(place.offer.node)
                 key = connection.key
@@ -209,6 +220,22 @@ class Attempts:
 
     def _pin(self, call: Call) -> Pinned:
         return resolve(self._link.projection(), call.digest, call.model, self._clock.wall_ms())
+
+    def _want(self, call: Call, pinned: Pinned, avoid: frozenset[str]) -> Want:
+        route = pinned.route
+        try:
+            selector = selectors.parse(route.selector)
+        except MalformedInput as error:
+            raise NoNode("the route's selector cannot be read, so no Node matches it") from error
+        return Want(
+            pinned.token.principal,
+            route.profile,
+            route.target,
+            route.upstream_model,
+            selector,
+            avoid,
+            is_long=call.body_bytes > self._long_context_bytes,
+        )
 
     def _fence(self, binding: Binding, pinned: Pinned, place: Place) -> None:
         current = self._link.projection()
@@ -251,6 +278,7 @@ class _Relay:
     def head(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
         self._has_head = True
         self.settled()
+        self._reached()
         self.begun.callback(None)
         self._receiver.head(status, headers)
 
@@ -262,6 +290,10 @@ class _Relay:
         self._receiver.finished()
 
     def failed(self, failure: RunFailure) -> None:
+        if failure.code in _ANSWERED:
+            self._reached()
+        elif failure.code in _CONNECTING and not failure.started and self._place.unreachable():
+            _log.warn("edge.provider.unreachable", node=self._place.offer.node, provider=self._place.offer.provider_id)
         # also after a cancel: only now is the Node's capacity really free
         self._place.release()
         self.settled()
@@ -270,14 +302,9 @@ class _Relay:
         elif not self.begun.called:
             self.begun.errback(RunFailed(failure))
 
-
-def _want(pinned: Pinned, avoid: frozenset[str]) -> Want:
-    route = pinned.route
-    try:
-        selector = selectors.parse(route.selector)
-    except MalformedInput as error:
-        raise NoNode("the route's selector cannot be read, so no Node matches it") from error
-    return Want(pinned.token.principal, route.profile, route.target, route.upstream_model, selector, avoid)
+    def _reached(self) -> None:
+        if self._place.reached():
+            _log.info("edge.provider.reached", node=self._place.offer.node, provider=self._place.offer.provider_id)
 
 
 def _plan(call: Call, place: Place, key: LeaseKey, lease: Lease) -> RunPlan:

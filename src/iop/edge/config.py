@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
 from iop.core.flow import WINDOW_CAP
-from iop.core.pool import Offer
+from iop.core.offers import Offer
 from iop.core.profiles import profile_name
 from iop.core.selectors import is_label_part
 from iop.process.config import (
@@ -98,6 +98,10 @@ class CredentialPlaneTable(Strict):
     enabled: bool
 
 
+def _whole_capacity(fields: dict[str, int]) -> int:
+    return fields["capacity"]
+
+
 class ProviderTable(Strict):
     """``[[nodes.providers]]``: one provider of a Node. Where it is called stands in the Node's configuration alone."""
 
@@ -107,7 +111,14 @@ class ProviderTable(Strict):
     target: Name
     models: Annotated[tuple[Model, ...], Field(min_length=1, max_length=1000)]
     capacity: Annotated[int, Field(ge=1, le=4096)]
+    long_context_capacity: Annotated[int, Field(ge=0, le=4096)] = Field(default_factory=_whole_capacity)
     labels: Annotated[dict[Label, Label], Field(max_length=32, default_factory=dict)]
+
+    @model_validator(mode="after")
+    def _within_capacity(self) -> ProviderTable:
+        if self.long_context_capacity > self.capacity:
+            raise ValueError("long_context_capacity is a part of capacity: it cannot be more")
+        return self
 
 
 class NodeTable(Strict):
@@ -132,6 +143,7 @@ class NodeTable(Strict):
                 target=provider.target,
                 models=frozenset(provider.models),
                 capacity=provider.capacity,
+                long_capacity=provider.long_context_capacity,
                 labels=provider.labels,
             )
             for provider in self.providers
@@ -148,6 +160,8 @@ class LimitsTable(Strict):
     staleness_seconds: Annotated[float, Field(ge=1, le=3600)] = 300.0
     queue_length: Annotated[int, Field(ge=1, le=4096)] = 256
     queue_seconds: Annotated[float, Field(ge=0.1, le=300)] = 30.0
+    reconnect_seconds: Annotated[float, Field(ge=0, le=30)] = 3.0
+    long_context_bytes: Annotated[int, Field(ge=_KIBI, le=64 * _MEBI)] = 128 * _KIBI
     run_window_bytes: Annotated[int, Field(ge=BODY_PIECE, le=WINDOW_CAP)] = RUN_WINDOW
     body_bytes: Annotated[int, Field(ge=_KIBI, le=64 * _MEBI)] = 16 * _MEBI
     body_total_bytes: Annotated[int, Field(ge=_KIBI, le=4096 * _MEBI)] = 256 * _MEBI

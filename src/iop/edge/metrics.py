@@ -104,11 +104,19 @@ class EdgeMetrics:
         self._gauge("runs_open", "Runs on all Nodes").set_function(lambda: nodes.open_runs)
         running = self._gauge("requests_running", "Requests that hold a place at a provider", "node", "provider")
         waiting = self._gauge("requests_waiting", "Requests in a provider's queue", "node", "provider")
+        unreachable = self._gauge(
+            "provider_unreachable", "Whether a provider gets nothing but probes", "node", "provider"
+        )
         for node in catalogue:
             for provider in node.providers:
                 names = (node.name, provider.id)
                 running.labels(*names).set_function(partial(pool.taken, *names))
                 waiting.labels(*names).set_function(partial(pool.queued, *names))
+                unreachable.labels(*names).set_function(partial(_is_unreachable, pool, *names))
 
     def _gauge(self, name: str, documentation: str, *labels: str) -> Gauge:
         return Gauge(f"iop_edge_{name}", documentation, labels, registry=self._registry)
+
+
+def _is_unreachable(pool: Pool, node: str, provider: str) -> bool:
+    return not pool.is_reachable(node, provider)

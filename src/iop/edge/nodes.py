@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from twisted.internet.interfaces import IDelayedCall
 
-    from iop.core.pool import Offer, Pool
+    from iop.core.offers import Offer
+    from iop.core.pool import Pool
     from iop.edge.config import NodeTable
     from iop.interfaces import IClock, IPeer
     from iop.secret import Secret
@@ -328,6 +329,7 @@ def _config(table: NodeTable) -> runtime_pb2.NodeConfig:
                 target=provider.target,
                 models=provider.models,
                 capacity=provider.capacity,
+                long_context_capacity=provider.long_context_capacity,
             )
             for provider in table.providers
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from math import ceil
 from typing import Final
 
 from iop.edge.attempts import RunFailed
@@ -17,6 +18,7 @@ from iop.errors import (
     NoNode,
     NoSuchModel,
     PeerDisconnected,
+    ProviderUnreachable,
     QueueFull,
     QueueLate,
     RequestTimedOut,
@@ -99,7 +101,16 @@ _RUNS: Final = {
 _INVALID_JSON: Final = "invalid_json"
 _PROVIDER_CREDENTIAL_REFUSED: Final = "provider_credential_refused"
 _FIXED: Final = (MISSING_MODEL, NO_SUCH_PATH, METHOD_NOT_ALLOWED, INTERNAL, _CREDENTIAL_UNUSABLE, *_RUNS.values())
-_ERRORS: Final = (TokenRefused, NoSuchModel, BadHttp, QueueFull, NoNode, QueueLate, ControlPlaneUnavailable)
+_ERRORS: Final = (
+    TokenRefused,
+    NoSuchModel,
+    BadHttp,
+    QueueFull,
+    NoNode,
+    QueueLate,
+    ProviderUnreachable,
+    ControlPlaneUnavailable,
+)
 #: Every code that a refusal has.
 CODES: Final = frozenset(
     {
@@ -133,6 +144,8 @@ def refusal_of(error: IopError) -> Refusal:
             return Refusal(429, error.code, error.message, retry_after=_SOON)
         case NoNode() | QueueLate():
             return Refusal(503, error.code, error.message, retry_after=_LATER)
+        case ProviderUnreachable():
+            return Refusal(503, error.code, error.message, retry_after=max(_SOON, ceil(error.retry_seconds)))
         case LeaseRefused() if error.reason in _LEASE_REFUSED:
             return refusal_of(_LEASE_REFUSED[error.reason]())
         case LeaseRefused() if not error.again and error.reason != _STORE_UNAVAILABLE:

@@ -93,7 +93,7 @@ class Edge:
         self._dialler: Dialler | None = None
         metrics = EdgeMetrics(registry)
         self._projections = Projections(config.state.directory, deployment.id, self.name, clock, self._applied)
-        pool = Pool(clock, limits.queue_length)
+        pool = Pool(clock, limits.queue_length, limits.reconnect_seconds)
         catalogue = {node.name: node for node in config.nodes}
         self._nodes = Nodes(
             self.name,
@@ -128,6 +128,7 @@ class Edge:
             metrics,
             request_seconds=limits.request_seconds,
             queue_seconds=limits.queue_seconds,
+            long_context_bytes=limits.long_context_bytes,
         )
         http = HttpLimits(
             headers=limits.header_bytes,

@@ -51,13 +51,16 @@ class Status:
     def _snapshot(self, table: NodeTable) -> control_pb2.EdgeNodeSnapshot:
         return control_pb2.EdgeNodeSnapshot(
             node_id=table.name,
-            connected=self._nodes.ready(table.name) is not None,
+            connected=self._nodes.ready(table.name) is not None and not self._pool.is_held(table.name),
             config=control_pb2.EdgeNodeConfig(providers=[_summary(provider) for provider in table.providers]),
             provider_snapshots=[self._provider(table.name, provider) for provider in table.providers],
         )
 
     def _provider(self, node: str, provider: ProviderTable) -> runtime_pb2.ProviderSnapshot:
-        """A provider of a Node that is not ready, or that its Node refuses, keeps its identity and has zeros (C32)."""
+        """A provider of a Node that is not ready, or that its Node refuses, keeps its identity and has zeros (C32).
+
+        One that is there and gets nothing for now has no capacity; what it has goes on, and is counted (S3).
+        """
         if not self._pool.offers(node, provider.id):
             return runtime_pb2.ProviderSnapshot(
                 provider_id=provider.id,
@@ -65,15 +68,24 @@ class Status:
                 status=runtime_pb2.PROVIDER_STATUS_UNAVAILABLE,
                 health=runtime_pb2.PROVIDER_HEALTH_OFFLINE,
             )
-        return runtime_pb2.ProviderSnapshot(
+        pool, names = self._pool, (node, provider.id)
+        snapshot = runtime_pb2.ProviderSnapshot(
             provider_id=provider.id,
             category=CATEGORIES[provider.category],
-            status=runtime_pb2.PROVIDER_STATUS_AVAILABLE,
-            health=runtime_pb2.PROVIDER_HEALTH_HEALTHY,
-            capacity=provider.capacity,
-            in_flight=self._pool.taken(node, provider.id),
-            queued=self._pool.queued(node, provider.id),
+            status=runtime_pb2.PROVIDER_STATUS_UNAVAILABLE,
+            health=runtime_pb2.PROVIDER_HEALTH_HEALTHY
+            if pool.is_reachable(*names)
+            else runtime_pb2.PROVIDER_HEALTH_UNREACHABLE,
+            in_flight=pool.taken(*names),
+            queued=pool.queued(*names),
+            long_in_flight=pool.long_taken(*names),
+            long_queued=pool.long_queued(*names),
         )
+        if pool.gives(*names):
+            snapshot.status = runtime_pb2.PROVIDER_STATUS_AVAILABLE
+            snapshot.capacity = provider.capacity
+            snapshot.long_context_capacity = provider.long_context_capacity
+        return snapshot
 
 
 def _summary(provider: ProviderTable) -> control_pb2.EdgeProviderConfig:
@@ -85,4 +97,5 @@ def _summary(provider: ProviderTable) -> control_pb2.EdgeProviderConfig:
         target=provider.target,
         models=len(provider.models),
         capacity=provider.capacity,
+        long_context_capacity=provider.long_context_capacity,
     )
