@@ -54,6 +54,7 @@ class RevocationTests(SynchronousTestCase):
             method="POST",
             path="/chat/completions",
             headers=(),
+            body_bytes=4,
             body=lambda upstream_model: b"body",
         )
         dispatched = self.rig.attempts.dispatch(call, self.receiver)

@@ -10,7 +10,7 @@ most there makes room for one of who has fewer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import count
 
 from twisted.internet.defer import Deferred, fail, succeed
@@ -124,7 +124,7 @@ class Pool:
         ]
         for seat in seats:
             self._open(seat)
-        self._close(before, lambda want: _full() if any(want.fits(seat.offer) for seat in seats) else _no_more())
+        self._close(before)
         for seat in seats:
             self._grant(seat)
 
@@ -166,7 +166,7 @@ class Pool:
         self._disabled.add((node, provider_id))
         for seat in self._seats_of(node, provider_id):
             seat.disabled = True
-            self._close([seat], lambda _: NoNode("the provider that could serve this was disabled", hint="try again"))
+            self._close([seat])
 
     def enable(self, node: str, provider_id: str) -> None:
         """Take back :meth:`disable`."""
@@ -189,8 +189,7 @@ class Pool:
         than of this principal's, or once another's took its place in the last of them, and
         :class:`~iop.errors.QueueLate` in the end.
         """
-        enabled = [seat for seats in self._seats.values() for seat in seats if not seat.disabled]
-        seats = [seat for seat in enabled if want.fits(seat.offer)]
+        seats = [seat for seat in self._enabled() if want.fits(seat.offer)]
         now = self._clock.boot()
         for seat in seats:
             if seat.may_probe(want, now):
@@ -199,13 +198,7 @@ class Pool:
                 return succeed(place)
         if free := [seat for seat in seats if seat.is_free(want)]:
             return succeed(self._take(min(free, key=lambda seat: seat.load), want))
-        if not seats:
-            unmet = want.unmet(seat.offer for seat in enabled)
-            return fail(NoNode(f"no Node that is ready{unmet}", hint="try again"))
-        queues = [seat for seat in seats if seat.has_queue]
-        if not queues:
-            return fail(_unreachable(seats, now))
-        return self._wait(want, queues, wait_seconds)
+        return self._wait(want, [seat for seat in seats if seat.has_queue], wait_seconds)
 
     # -- what places say ------------------------------------------------------------------------------------------
 
@@ -221,11 +214,10 @@ class Pool:
     def failed(self, seat: Seat, place: Place) -> bool:
         """A provider could not be connected to; answers whether it has become unreachable by that."""
         was_reachable = seat.health.is_reachable
-        now = self._clock.boot()
-        seat.health.failed(place, now)
+        seat.health.failed(place, self._clock.boot())
         if seat.health.is_reachable or not was_reachable:
             return False
-        self._close([seat], lambda _: _unreachable([seat], now))
+        self._close([seat])
         return True
 
     def released(self, seat: Seat, place: Place, want: Want) -> None:
@@ -238,6 +230,9 @@ class Pool:
 
     def _seats_of(self, node: str, provider_id: str) -> list[Seat]:
         return [seat for seat in self._seats.get(node, ()) if seat.offer.provider_id == provider_id]
+
+    def _enabled(self) -> list[Seat]:
+        return [seat for seats in self._seats.values() for seat in seats if not seat.disabled]
 
     def _ready(self, node: str, provider_id: str) -> list[Seat]:
         return [seat for seat in self._seats_of(node, provider_id) if not seat.away]
@@ -252,8 +247,7 @@ class Pool:
         return self._seats.pop(node, [])
 
     def _give_up(self, node: str) -> None:
-        seats = self._forget_node(node)
-        self._close(seats, lambda _: NoNode("the Node that could serve this went away", hint="try again"))
+        self._close(self._forget_node(node))
 
     def _open(self, seat: Seat) -> None:
         """Let everybody whom it fits wait for a provider too, if it has a queue."""
@@ -263,7 +257,7 @@ class Pool:
             # who makes room here goes on waiting elsewhere
             self._join(seat, waiter)
 
-    def _close(self, seats: Iterable[Seat], why: Callable[[Want], IopError]) -> None:
+    def _close(self, seats: Iterable[Seat]) -> None:
         """Let nobody wait for these any more."""
         stranded: list[Waiter] = []
         for seat in seats:
@@ -272,20 +266,35 @@ class Pool:
                 if not waiter.seats:
                     stranded.append(waiter)
         for waiter in stranded:
-            self._refuse(waiter, why(waiter.want))
+            self._refuse(waiter, self._no_queue(waiter.want))
 
     def _wait(self, want: Want, seats: Iterable[Seat], wait_seconds: float) -> Deferred[Place]:
         waiter = Waiter(want, next(self._tickets), Deferred(lambda _: self._forget(waiter)))
         ousted = [self._join(seat, waiter) for seat in seats]
         if not waiter.seats:
-            return fail(_full())
+            return fail(self._no_queue(want))
         late = QueueLate("no Node became free in time", hint="try again")
         waiter.timer = self._clock.call_later(wait_seconds, lambda: self._refuse(waiter, late))
         self._waiters[waiter] = None
         for other in ousted:
             if other is not None and not other.seats:
-                self._refuse(other, _full())
+                self._refuse(other, self._no_queue(other.want))
         return waiter.answer
+
+    def _no_queue(self, want: Want) -> IopError:
+        """Why a request is in no queue."""
+        enabled = self._enabled()
+        fitting = [seat for seat in enabled if want.fits(seat.offer)]
+        if not fitting:
+            unmet = want.unmet(seat.offer for seat in enabled)
+            return NoNode(f"no Node that is ready{unmet}", hint="try again")
+        if any(seat.has_queue for seat in fitting):
+            return QueueFull("too many requests are waiting for this model", hint="try again")
+        now = self._clock.boot()
+        return ProviderUnreachable(
+            "the provider cannot be reached at the moment",
+            retry_seconds=min(seat.health.seconds_until_due(now) for seat in fitting),
+        )
 
     def _join(self, seat: Seat, waiter: Waiter) -> Waiter | None:
         """Put a request in a queue that has room for it; answers the one that had to make room, if one had to."""
@@ -318,16 +327,3 @@ class Pool:
             waiter.timer.cancel()
         for seat in list(waiter.seats):
             waiter.leave(seat)
-
-
-def _no_more() -> NoNode:
-    return NoNode("the Node that could serve this serves it no more", hint="try again")
-
-
-def _unreachable(seats: Iterable[Seat], now: float) -> ProviderUnreachable:
-    until = min(seat.health.seconds_until_due(now) for seat in seats)
-    return ProviderUnreachable("the provider cannot be reached at the moment", retry_seconds=until)
-
-
-def _full() -> QueueFull:
-    return QueueFull("too many requests are waiting for this model", hint="try again")
