@@ -52,7 +52,7 @@ class PoolTests(SynchronousTestCase):
         self.successResultOf(self.admit(want=wanted))
 
     def test_capacity(self) -> None:
-        """As many places as the capacity says, and not one more until one is released."""
+        """S14: as many places as the capacity says, and not one more until one is released."""
         self.pool.add("n", [offer("n", capacity=2)])
         first = self.successResultOf(self.admit())
         self.successResultOf(self.admit())
@@ -64,7 +64,7 @@ class PoolTests(SynchronousTestCase):
         self.assertNoResult(self.admit())
 
     def test_least_loaded(self) -> None:
-        """The provider with the largest free share gets the request."""
+        """S14: the provider with the largest free share gets the request."""
         self.pool.add("small", [offer("small", capacity=1)])
         self.pool.add("big", [offer("big", capacity=4)])
         nodes = [self.successResultOf(self.admit()).offer.node for _ in range(5)]
@@ -82,7 +82,7 @@ class PoolTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(waiting[1]).offer.node, "a")
 
     def test_full_queue_is_shared(self) -> None:
-        """P19: a queue that one principal filled has room for others, until none has fewer requests in it."""
+        """P19, S15: a queue that one principal filled has room for others, until none has fewer requests in it."""
         self.pool.add("n", [offer("n")])
         self.successResultOf(self.admit())
         hers = [self.admit() for _ in range(LIMIT)]
@@ -129,7 +129,7 @@ class PoolTests(SynchronousTestCase):
         self.assertNoResult(hers[1])
 
     def test_queue_is_bounded(self) -> None:
-        """The queue takes its limit and refuses one more."""
+        """S15: the queue takes its limit and refuses one more."""
         self.pool.add("n", [offer("n")])
         self.successResultOf(self.admit())
         waiting = [self.admit() for _ in range(LIMIT)]
@@ -139,7 +139,7 @@ class PoolTests(SynchronousTestCase):
             self.assertNoResult(one)
 
     def test_wait_is_bounded(self) -> None:
-        """Who waits is refused at the deadline and not before; the place then goes to the next."""
+        """S15: who waits is refused at the deadline and not before; the place then goes to the next."""
         self.pool.add("n", [offer("n")])
         place = self.successResultOf(self.admit())
         early, late = self.admit(1.0), self.admit(2.0)
@@ -152,7 +152,7 @@ class PoolTests(SynchronousTestCase):
         self.assertEqual(self.clock.reactor.getDelayedCalls(), [])
 
     def test_cancel(self) -> None:
-        """Who gives up leaves the queue, and nothing of it stays behind."""
+        """S15: who gives up leaves the queue, and nothing of it stays behind."""
         self.pool.add("n", [offer("n")])
         place = self.successResultOf(self.admit())
         gone, next_one = self.admit(), self.admit()
@@ -178,7 +178,7 @@ class PoolTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(either).offer.node, "b")
 
     def test_node_comes(self) -> None:
-        """Who waits gets the Node that becomes ready, up to its capacity."""
+        """C33, S14: who waits gets the Node that becomes ready, up to its capacity."""
         self.pool.add("a", [offer("a")])
         self.successResultOf(self.admit())
         waiting = [self.admit(), self.admit()]
@@ -198,7 +198,7 @@ class PoolTests(SynchronousTestCase):
         self.assertNoResult(waiting)
 
     def test_held_node(self) -> None:
-        """S11: a Node that is held gets nothing new and keeps what it has; who waits gets it when it is resumed."""
+        """S11, S19: a Node that is held gets nothing new and keeps what it has; who waits gets it when it is resumed."""
         self.pool.add("n", [offer("n", capacity=2)])
         place = self.successResultOf(self.admit())
         self.pool.hold("n")
@@ -221,7 +221,7 @@ class PoolTests(SynchronousTestCase):
         self.assertEqual([self.successResultOf(self.admit()).offer.node for _ in range(2)], ["b", "b"])
 
     def test_disabled_provider(self) -> None:
-        """S11: a disabled provider gets nothing new; who waits for nothing else is refused, others wait on."""
+        """S11, S19: a disabled provider gets nothing new; who waits for nothing else is refused, others wait on."""
         self.pool.add("a", [offer("a", labels={"zone": "a"})])
         self.pool.add("b", [offer("b")])
         places = {place.offer.node: place for place in [self.successResultOf(self.admit()) for _ in "ab"]}

@@ -299,7 +299,7 @@ class PoolTotalityTests(SynchronousTestCase):
     """The machines above."""
 
     def test_any_order(self) -> None:
-        """P19, S14, S16-S19: every input in every state, with full queues."""
+        """P19, S14, S15, S16, S17, S18, S19: every input in every state, with full queues."""
         bounds = settings(max_examples=80, stateful_step_count=50, deadline=None)
         run_state_machine_as_test(PoolMachine, settings=bounds)
 
