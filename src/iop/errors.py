@@ -431,6 +431,12 @@ class UpstreamFailed(IopError):
         self.started = started
 
 
+class UpstreamBusy(UpstreamFailed):
+    """This side has as many connections to the provider as it may; that says nothing about the provider."""
+
+    code = "upstream_busy"
+
+
 class UpstreamTls(UpstreamFailed):
     """The TLS handshake with the provider failed, or it is not who it should be; nothing was sent to it."""
 

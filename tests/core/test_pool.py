@@ -198,7 +198,7 @@ class PoolTests(SynchronousTestCase):
         self.assertNoResult(waiting)
 
     def test_held_node(self) -> None:
-        """S11, S19: a Node that is held gets nothing new and keeps what it has; who waits gets it when it is resumed."""
+        """S11, S19: a Node that is held gets nothing new and keeps what it has; who waits gets it when it resumes."""
         self.pool.add("n", [offer("n", capacity=2)])
         place = self.successResultOf(self.admit())
         self.pool.hold("n")

@@ -371,6 +371,7 @@ class AnswerTests(ApiTestCase):
         """What a Node says went wrong, as a caller sees it."""
         for code, started, status, seen in (
             ("upstream_unreachable", False, 502, "upstream_unreachable"),
+            ("upstream_busy", False, 503, "upstream_busy"),
             ("upstream_tls", False, 502, "upstream_tls"),
             ("upstream_timeout", True, 504, "upstream_timeout"),
             ("upstream_broke", True, 502, "upstream_broke"),

@@ -421,6 +421,7 @@ class AttemptsTests(SynchronousTestCase):
             ("upstream_broke", True),
             ("upstream_redirect", True),
             ("upstream_encoded_error", True),
+            ("upstream_busy", False),
             ("draining", False),
             ("not_allowed", False),
             ("lease_refused", False),

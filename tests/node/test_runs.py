@@ -23,6 +23,7 @@ from iop.errors import (
     TooManyInFlight,
     UnexpectedMessage,
     UpstreamBroke,
+    UpstreamBusy,
     UpstreamFailed,
     UpstreamTimedOut,
     UpstreamTls,
@@ -504,6 +505,7 @@ class AnswerTests(NodeCase):
         """R6, R10: every way an upstream fails has its code, and says whether it had started."""
         failures: Sequence[tuple[type[UpstreamFailed], str]] = [
             (UpstreamFailed, "upstream_unreachable"),
+            (UpstreamBusy, "upstream_busy"),
             (UpstreamTls, "upstream_tls"),
             (UpstreamTimedOut, "upstream_timeout"),
             (UpstreamBroke, "upstream_broke"),

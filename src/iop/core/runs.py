@@ -23,6 +23,7 @@ FAILURE_CODES: Final = frozenset(
         "not_allowed",
         "cancelled",
         "upstream_unreachable",
+        "upstream_busy",
         "upstream_tls",
         "upstream_timeout",
         "upstream_broke",

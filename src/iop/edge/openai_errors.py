@@ -81,6 +81,9 @@ _STORE_UNAVAILABLE: Final = "store_unavailable"
 
 _RUNS: Final = {
     "upstream_unreachable": Refusal(502, "upstream_unreachable", "the provider could not be reached"),
+    "upstream_busy": Refusal(
+        503, "upstream_busy", "the Nodes have as many connections to the provider as they may", retry_after=_SOON
+    ),
     "upstream_tls": Refusal(502, "upstream_tls", "no trusted connection to the provider could be made"),
     "upstream_timeout": Refusal(504, "upstream_timeout", "the provider did not answer in time"),
     "upstream_broke": Refusal(502, "upstream_broke", "the provider broke off its answer"),

@@ -16,7 +16,7 @@ from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP
 from zope.interface import Interface, implementer
 
 from iop.core.headers import HOP_BY_HOP, is_header_name
-from iop.errors import BadConfig, BadHttp, UpstreamFailed
+from iop.errors import BadConfig, BadHttp, UpstreamBusy
 from iop.net.target import Target, is_path, parse_target
 from iop.net.upstream_call import IUpstreamCall, IUpstreamReceiver, UpstreamCall, UpstreamConnection
 
@@ -132,7 +132,7 @@ class Upstream:
         if self._idle:
             self._idle.pop().carry(call)
         elif self._closed or len(self._dialling) + len(self._connections) >= self.limits.connections:
-            call.fail(UpstreamFailed("no further connection to the upstream may be opened", started=False))
+            call.fail(UpstreamBusy("no further connection to the upstream may be opened", started=False))
         else:
             self._dialling.add(call)
             call.dial(self._endpoint)

@@ -48,6 +48,7 @@ FAILURE_MESSAGES: Final[Mapping[str, str]] = {
     "not_allowed": "the request has headers that may not be sent to a provider",
     "cancelled": "the run was cancelled",
     "upstream_unreachable": "the provider could not be reached",
+    "upstream_busy": "this node has as many connections to the provider as it may",
     "upstream_tls": "the provider could not be authenticated",
     "upstream_timeout": "the provider did not answer in time",
     "upstream_broke": "the provider's answer ended early or was not valid HTTP",
