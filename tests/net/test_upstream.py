@@ -481,7 +481,7 @@ class FailureTests(UpstreamCase):
         """More connections than the limit are not opened; one that ends makes room."""
         calls = [self.upstream.call("POST", "/x", [], 0, Recorder()) for _ in range(LIMITS.connections)]
         self.upstream.call("POST", "/x", [], 0, self.recorder)
-        self.assertFalse(self.failure().started)
+        self.assertEqual((self.failure().code, self.failure().started), ("upstream_busy", False))
         self.assertEqual(len(self.reactor.tcpClients), LIMITS.connections)
         calls[0].cancel()
         self.recorder = Recorder()
