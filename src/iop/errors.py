@@ -317,6 +317,17 @@ class ProjectionRefused(IopError):
         self.reason = reason
 
 
+class ProjectionSuperseded(IopError):
+    """The Control Plane does not keep that generation any more: a newer projection is on its way (E12)."""
+
+    code = "projection_superseded"
+    retryable = True
+
+    def __init__(self, generation: int) -> None:
+        super().__init__("the Control Plane has a newer projection already", hint="try again")
+        self.generation = generation
+
+
 class FenceRefused(IopError):
     """A fence found the binding and a projection to differ; ``fields`` names what differs, never its values."""
 

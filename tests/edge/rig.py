@@ -24,6 +24,7 @@ from iop.edge.control_link import ControlLink
 from iop.edge.leases import Leases
 from iop.edge.metrics import EdgeMetrics
 from iop.edge.nodes import Nodes
+from iop.edge.offers import Change, Offers
 from iop.edge.projections import Projections
 from iop.edge.revocation import Revocation
 from iop.edge.status import Status
@@ -35,6 +36,7 @@ from iop.process.metrics import new_registry
 from iop.records import ProjectionSnapshot, RouteEntry, TokenEntry, TokenKind
 from iop.testing.clock import FakeClock
 from iop.testing.peers import PeerPair, memory_identity
+from iop.testing.recorded import RecordedPeer
 from iop.units import NODE_WORD_SECONDS, PROTOCOL_VERSION, Identity, Role
 from iop.wire import control_pb2, runtime_pb2
 from iop.wire.convert import projection_to_wire
@@ -69,10 +71,8 @@ def wire_of(snapshot: ProjectionSnapshot) -> control_pb2.PrincipalProjection:
     return projection_to_wire(snapshot, projection_digest(snapshot.tokens, snapshot.routes))
 
 
-def receipt_of(
-    projection: control_pb2.PrincipalProjection, *, edge: str = EDGE, deployment: str = DEPLOYMENT
-) -> control_pb2.ProjectionReceipt:
-    """A receipt that names this projection; the Edge does not verify its signature."""
+def receipt_of(projection: Change, *, edge: str = EDGE, deployment: str = DEPLOYMENT) -> control_pb2.ProjectionReceipt:
+    """A receipt that names this projection, or what this delta leads to; the Edge does not verify its signature."""
     statement = control_pb2.ProjectionReceiptStatement(
         issuer_key_id=b"k" * 32,
         deployment_id=deployment,
@@ -81,6 +81,16 @@ def receipt_of(
         digest=projection.digest,
     )
     return control_pb2.ProjectionReceipt(statement=statement.SerializeToString(), signature=b"s" * 64)
+
+
+def offered(
+    projections: Projections, clock: FakeClock, change: Change, receipt: control_pb2.ProjectionReceipt | None = None
+) -> Deferred[control_pb2.ProjectionOutcome]:
+    """Offer a projection that needs no further page, as a connection of its own would; the word on it."""
+    peer = RecordedPeer(identity(Role.CONTROL_PLANE, CONTROL_PLANE))
+    word = Offers(projections, peer, clock).take(change, receipt or receipt_of(change))
+    clock.advance(0)
+    return word
 
 
 def lease_for(request: control_pb2.AcquireLeaseRequest, now_ms: int) -> control_pb2.AcquireLeaseResponse:
@@ -503,9 +513,14 @@ class Rig:
         return exchange
 
     def _applied(self, projection: Projection) -> Deferred[int]:
-        told = self.revocation.applied(projection)
-        self.told.append(told)
-        return told
+        seen: Deferred[int] = Deferred()
+        self.told.append(seen)
+
+        def tell(unconfirmed: int) -> int:
+            seen.callback(unconfirmed)
+            return unconfirmed
+
+        return self.revocation.applied(projection).addCallback(tell)
 
     def _node_lost(self, node: str) -> None:
         self.leases.forget_node(node)

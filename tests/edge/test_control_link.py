@@ -85,7 +85,7 @@ class EnrolmentTests(SynchronousTestCase):
 
     def test_a_fault_of_our_own(self) -> None:
         """A connection on which enrolment broke off is closed, whatever it was, so that the next one may do better."""
-        self.patch(self.rig.projections, "offer", lambda *_: 1 / 0)
+        self.patch(self.rig.projections, "judge", lambda *_: 1 / 0)
         self.assertNotEnrolled()
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 

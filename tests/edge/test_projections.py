@@ -6,16 +6,17 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from iop.core.projection import Projection
 from iop.edge.projections import Projections
 from iop.errors import BadConfig, DeploymentMismatch, FileRefused, MalformedFrame, RequestTimedOut
+from iop.records import ProjectionSnapshot
 from iop.testing.clock import FakeClock
 from iop.wire import control_pb2
 from iop.wire.convert import projection_to_wire
-from tests.edge.rig import DEPLOYMENT, EDGE, FIRST, SMALL, receipt_of, wire_of
+from tests.edge.rig import DEPLOYMENT, EDGE, FIRST, SMALL, offered, receipt_of, wire_of
 
 APPLIED = control_pb2.PROJECTION_RESULT_APPLIED
 HELD = control_pb2.PROJECTION_RESULT_HELD
@@ -38,14 +39,23 @@ class ProjectionsTests(SynchronousTestCase):
 
     def started(self, deployment: str = DEPLOYMENT, edge: str = EDGE) -> Projections:
         """A process that begins on what is on disk."""
-        projections = Projections(self.directory, deployment, edge, self.clock, self.applied.append)
+        projections = Projections(self.directory, deployment, edge, self.clock, self.came_into_force)
         projections.load()
         return projections
 
-    def offer(self, snapshot: object = FIRST, to: Projections | None = None) -> control_pb2.ProjectionOutcome:
-        assert isinstance(snapshot, type(FIRST))
-        wire = wire_of(snapshot)
-        return (to or self.projections).offer(wire, receipt_of(wire))
+    def came_into_force(self, projection: Projection) -> Deferred[int]:
+        self.applied.append(projection)
+        return succeed(0)
+
+    def offered(
+        self, wire: control_pb2.PrincipalProjection, receipt: control_pb2.ProjectionReceipt | None = None
+    ) -> Deferred[control_pb2.ProjectionOutcome]:
+        return offered(self.projections, self.clock, wire, receipt)
+
+    def offer(
+        self, snapshot: ProjectionSnapshot = FIRST, to: Projections | None = None
+    ) -> control_pb2.ProjectionOutcome:
+        return self.successResultOf(offered(to or self.projections, self.clock, wire_of(snapshot)))
 
     def assertOutcome(self, outcome: control_pb2.ProjectionOutcome, result: int, generation: int, code: str) -> None:
         self.assertEqual((outcome.result, outcome.generation, outcome.code), (result, generation, code))
@@ -69,7 +79,7 @@ class ProjectionsTests(SynchronousTestCase):
         self.assertOutcome(self.offer(FORGED), REFUSED, 5, "digest_conflict")
         wire = wire_of(NEWER)
         wire.digest = bytes(32)
-        self.assertOutcome(self.projections.offer(wire, receipt_of(wire)), REFUSED, 5, "digest_mismatch")
+        self.assertOutcome(self.successResultOf(self.offered(wire)), REFUSED, 5, "digest_mismatch")
         self.assertIs(self.projections.current, before)
         self.assertEqual(len(self.applied), 1)
 
@@ -90,7 +100,7 @@ class ProjectionsTests(SynchronousTestCase):
             control_pb2.ProjectionReceipt(statement=b"\xff", signature=b"s"),
             control_pb2.ProjectionReceipt(),
         ):
-            self.assertOutcome(self.projections.offer(wire, receipt), REFUSED, 0, "receipt_refused")
+            self.assertOutcome(self.successResultOf(self.offered(wire, receipt)), REFUSED, 0, "receipt_refused")
         self.assertIsNone(self.projections.current)
         self.assertEqual(list(self.directory.iterdir()), [])
 
@@ -98,13 +108,13 @@ class ProjectionsTests(SynchronousTestCase):
         """A projection without meaning is refused as a whole."""
         twice = replace(FIRST, routes=(SMALL, replace(SMALL, route="route-9")))
         wire = projection_to_wire(twice, b"d" * 32)
-        self.assertOutcome(self.projections.offer(wire, receipt_of(wire)), REFUSED, 0, "malformed_projection")
+        self.assertOutcome(self.successResultOf(self.offered(wire)), REFUSED, 0, "malformed_projection")
 
     def test_malformed_entry(self) -> None:
         """An entry that is not even well-formed is the connection's end."""
         wire = wire_of(FIRST)
         wire.tokens[0].digest = b"short"
-        self.assertRaises(MalformedFrame, self.projections.offer, wire, receipt_of(wire))
+        self.failureResultOf(self.offered(wire), MalformedFrame)
 
     def test_restart(self) -> None:
         """P7, E6: what was acknowledged is on disk: a restarted Edge refuses what is older and loads the same again."""
@@ -123,7 +133,8 @@ class ProjectionsTests(SynchronousTestCase):
         """P7, E6: when the record cannot be written nothing changes and nothing is acknowledged."""
         self.offer()
         os.rename(self.directory, self.directory.with_suffix(".gone"))
-        self.assertRaises(FileRefused, self.offer, NEWER)
+        self.failureResultOf(self.offered(wire_of(NEWER)), FileRefused)
+        self.assertEqual(self.projections.generation, 5)
         self.assertEqual(self.projections.hello(1).held_generation, 5)
         self.assertEqual([projection.generation for projection in self.applied], [5])
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from cryptography.hazmat.primitives.serialization import Encoding
+from twisted.internet.defer import succeed
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IProtocol
 from twisted.logger import ILogObserver, LogEvent, LogLevel, globalLogPublisher
@@ -253,7 +254,7 @@ def issuer_key(path: Path) -> None:
 def edge_state(path: Path) -> None:
     """The projection that an earlier Edge process recorded."""
     record = path.rename(path.with_name("projection.receipt"))
-    projections = Projections(record.parent, "deployment-1", "edge-1", FakeClock(), lambda projection: None)
+    projections = Projections(record.parent, "deployment-1", "edge-1", FakeClock(), lambda _: succeed(0))
     with suppress(DeploymentMismatch):
         projections.load()
         assert projections.current is None

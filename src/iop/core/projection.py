@@ -138,7 +138,8 @@ class Draft:
         self._routes = Editing(base._routes)
         self._by_model = Editing(base._by_model)
         self._hashes = list(base._hashes)
-        self._base = base
+        #: Whether :meth:`hashing` was gone through since the last change.
+        self._hashed = True
 
     def add(self, tokens: Iterable[TokenEntry], routes: Iterable[RouteEntry]) -> None:
         """Put entries where none are.
@@ -146,6 +147,7 @@ class Draft:
         :raises ProjectionRefused: ``malformed_projection`` if two entries claim one token id, one token digest, one
             route id, or one model of one principal.
         """
+        self._hashed = False
         for token in tokens:
             _claimed(self._tokens.add(token.token_id, token))
             _claimed(self._by_digest.add(token.digest, token))
@@ -158,6 +160,7 @@ class Draft:
 
         :raises ProjectionRefused: ``malformed_projection`` if what is removed is not there, or as :meth:`add`.
         """
+        self._hashed = False
         for token_id in delta.removed_tokens:
             _claimed(self._take_token(token_id))
         for route in delta.removed_routes:
@@ -176,15 +179,20 @@ class Draft:
         for number, route_part in self._routes.touched.items():
             self._hashes[PARTS + number] = _bucket_digest(route_part, _encode_route)
             yield
-        self._tokens.touched, self._routes.touched = {}, {}
+        self._hashed = True
 
     def finish(self, generation: int) -> Projection:
         """The projection; what is not hashed yet is hashed now. This object must not be used afterwards."""
-        tokens, routes = self._tokens.finish(), self._routes.finish()
-        for _ in self.hashing():
-            pass
+        if not self._hashed:
+            for _ in self.hashing():
+                pass
         return Projection(
-            generation, tokens, self._by_digest.finish(), routes, self._by_model.finish(), tuple(self._hashes)
+            generation,
+            self._tokens.finish(),
+            self._by_digest.finish(),
+            self._routes.finish(),
+            self._by_model.finish(),
+            tuple(self._hashes),
         )
 
     def _take_token(self, token_id: str) -> bool:

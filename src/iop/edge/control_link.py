@@ -9,6 +9,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from iop.edge.offers import Offers
 from iop.errors import (
     ControlPlaneUnavailable,
     DeploymentMismatch,
@@ -17,6 +18,7 @@ from iop.errors import (
     LeaseRefused,
     MalformedFrame,
     PeerDisconnected,
+    ProtocolViolation,
     RequestTimedOut,
     TooManyInFlight,
     UnexpectedMessage,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from iop.core.projection import Projection
     from iop.edge.metrics import EdgeMetrics
+    from iop.edge.offers import Change
     from iop.edge.projections import Projections
     from iop.edge.status import Status
     from iop.errors import IopError
@@ -67,12 +70,13 @@ class ControlLink:
         self.projections = projections
         self.status = status
         self.deployment = deployment
-        self._clock = clock
+        self.clock = clock
         self._metrics = metrics
         self._staleness_seconds = staleness_seconds
         self._lease_call_seconds = lease_call_seconds
         self._settled = settled
         self._peer: IPeer | None = None
+        self._offers: Offers | None = None
         #: Boot time at which the last ready connection ended.
         self._lost_at = 0.0
 
@@ -91,7 +95,7 @@ class ControlLink:
         :raises ControlPlaneUnavailable: if there is none, or it is stale.
         """
         projection = self.projections.current
-        stale = self._peer is None and self._clock.boot() - self._lost_at > self._staleness_seconds
+        stale = self._peer is None and self.clock.boot() - self._lost_at > self._staleness_seconds
         if projection is None or stale:
             raise ControlPlaneUnavailable(_NOT_THERE, hint=_AGAIN)
         return projection
@@ -118,17 +122,35 @@ class ControlLink:
         peer.close(MalformedFrame("the answer to a lease request holds neither a lease nor a refusal"))
         raise ControlPlaneUnavailable(_NOT_THERE, hint=_AGAIN)
 
-    def opened(self, peer: IPeer) -> None:
+    async def resync(self) -> None:
+        """Have the projection in force sent again, whole, and put it in the place of what is in memory.
+
+        :raises ControlPlaneUnavailable: if there is no ready connection, or it ends or says nothing meanwhile.
+        :raises ProjectionRefused: if what came is not what was acknowledged; what is in force stays so.
+        :raises ProjectionSuperseded: if newer projections replaced it all the time.
+        """
+        peer, offers = self._peer, self._offers
+        if peer is None or offers is None:
+            raise ControlPlaneUnavailable(_NOT_THERE, hint=_AGAIN)
+        try:
+            await offers.resync()
+        except ProtocolViolation as violation:
+            peer.close(violation)
+            raise
+        except (PeerDisconnected, RequestTimedOut, Draining) as error:
+            raise ControlPlaneUnavailable(_NOT_THERE, hint=_AGAIN) from error
+
+    def opened(self, peer: IPeer, offers: Offers) -> None:
         """A connection is enrolled: leases are asked for there."""
-        self._peer = peer
+        self._peer, self._offers = peer, offers
         self._metrics.control_plane_sessions.inc()
         self._settled()
 
     def ended(self, peer: IPeer | None) -> None:
         """A connection ended; staleness counts from now if it was the ready one."""
         if peer is not None and self._peer is peer:
-            self._peer = None
-            self._lost_at = self._clock.boot()
+            self._peer = self._offers = None
+            self._lost_at = self.clock.boot()
 
 
 @implementer(IPeerApplication)
@@ -138,8 +160,8 @@ class ControlConnection:
     def __init__(self, link: ControlLink) -> None:
         self._link = link
         self._peer: IPeer | None = None
-        #: Whether the hello was accepted, so that projections may come.
-        self._accepted = False
+        #: What comes over this connection once its hello was accepted.
+        self._offers: Offers | None = None
 
     def connected(self, peer: IPeer) -> None:
         """The certificate holds: present this Edge and what it holds."""
@@ -148,14 +170,13 @@ class ControlConnection:
 
     def asked(self, message: Message) -> Deferred[Message]:
         """Take a newer projection, or tell how things are."""
-        projections = self._link.projections
-        match message:
-            case control_pb2.PrincipalProjectionApplyRequest() if self._accepted:
-                outcome = projections.offer(message.projection, message.receipt)
-                return succeed(control_pb2.PrincipalProjectionApplyResponse(outcome=outcome))
-            case control_pb2.EdgeStatusRequest() if self._accepted:
-                generation = projections.current.generation if projections.current is not None else 0
-                return succeed(self._link.status.page(message.after, generation))
+        offers = self._offers
+        if offers is not None:
+            match message:
+                case control_pb2.PrincipalProjectionApplyRequest():
+                    return offers.take(_change(message), message.receipt).addCallback(_applied)
+                case control_pb2.EdgeStatusRequest():
+                    return succeed(self._link.status.page(message.after, self._link.projections.generation))
         raise UnexpectedMessage("a Control Plane may not ask this now")
 
     def notified(self, message: Message) -> None:
@@ -164,17 +185,22 @@ class ControlConnection:
 
     def lost(self, reason: IopError) -> None:
         """Leases stop here; the projection lives on until it is stale."""
-        self._accepted = False
+        if self._offers is not None:
+            self._offers.end()
+            self._offers = None
         self._link.ended(self._peer)
         _log.warn("edge.control.disconnected", reason=reason.code, detail=reason.message)
 
     async def _enrol(self, peer: IPeer) -> None:
-        outcome = await self._hello(peer)
+        hello = await self._hello(peer)
+        # whatever comes from here on waits for the projection of the hello
+        offers = self._offers = Offers(self._link.projections, peer, self._link.clock)
+        outcome = await offers.take(hello.projection, hello.receipt)
         await self._give_word(peer, outcome)
-        self._link.opened(peer)
+        self._link.opened(peer, offers)
         _log.info("edge.control.ready", generation=outcome.generation)
 
-    async def _hello(self, peer: IPeer) -> control_pb2.ProjectionOutcome:
+    async def _hello(self, peer: IPeer) -> control_pb2.EdgeHelloResponse:
         answer = await peer.request(self._link.projections.hello(PROTOCOL_VERSION), HANDSHAKE_SECONDS)
         if not isinstance(answer, control_pb2.EdgeHelloResponse):
             raise UnexpectedMessage("the hello was answered by something else")
@@ -182,9 +208,7 @@ class ControlConnection:
             raise DeploymentMismatch("the Control Plane belongs to another deployment")
         if not answer.HasField("projection") or not answer.HasField("receipt"):
             raise MalformedFrame("the accepted hello came without projection or receipt")
-        outcome = self._link.projections.offer(answer.projection, answer.receipt)
-        self._accepted = True
-        return outcome
+        return answer
 
     async def _give_word(self, peer: IPeer, outcome: control_pb2.ProjectionOutcome) -> None:
         ready = await peer.request(control_pb2.EdgeReadyRequest(outcome=outcome), HANDSHAKE_SECONDS)
@@ -192,3 +216,17 @@ class ControlConnection:
             raise UnexpectedMessage("the word on the projection was answered by something else")
         if not ready.accepted or outcome.result == control_pb2.PROJECTION_RESULT_REFUSED:
             raise HelloRefused(ready.code or outcome.code, "this Edge and its Control Plane do not agree")
+
+
+def _change(message: control_pb2.PrincipalProjectionApplyRequest) -> Change:
+    match message.WhichOneof("change"):
+        case "projection":
+            return message.projection
+        case "delta":
+            return message.delta
+        case _:
+            raise MalformedFrame("a push without a projection or a change of one")
+
+
+def _applied(outcome: control_pb2.ProjectionOutcome) -> Message:
+    return control_pb2.PrincipalProjectionApplyResponse(outcome=outcome)

@@ -1,4 +1,4 @@
-"""The projection in force on this Edge, and the receipt of it on disk (rules E5, E6)."""
+"""The projection in force on this Edge, the receipt of it on disk, and the Edge's word on it (rules E5, E6, E15)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, DeferredLock, succeed
 from twisted.logger import Logger
 
 from iop.core.held import Mark, Verdict, judge
@@ -23,7 +23,6 @@ from iop.errors import (
 from iop.files import read_public, write_atomic
 from iop.interfaces import IClock
 from iop.wire import control_pb2
-from iop.wire.convert import projection_from_wire
 from iop.wire.strict import parse_strict
 
 _RECORD: Final = "projection.receipt"
@@ -39,11 +38,17 @@ class Projections:
     presents it. It holds no entry of the projection, so a restarted Edge knows nothing until it is told again.
 
     :param directory: the Edge's state folder.
-    :param applied: called with each projection that comes into force, before it is acknowledged.
+    :param applied: called with each projection that comes into force. What it answers fires with the number of runs of
+        which their Nodes have not said whether they started, and the acknowledgement waits for it (E15).
     """
 
     def __init__(
-        self, directory: Path, deployment: str, edge: str, clock: IClock, applied: Callable[[Projection], object]
+        self,
+        directory: Path,
+        deployment: str,
+        edge: str,
+        clock: IClock,
+        applied: Callable[[Projection], Deferred[int]],
     ) -> None:
         self._path = directory / _RECORD
         self._deployment = deployment
@@ -53,8 +58,16 @@ class Projections:
         self._receipt: control_pb2.ProjectionReceipt | None = None
         self._recorded: Mark | None = None
         self._awaited: dict[Deferred[None], int] = {}
+        self._acknowledging = DeferredLock()
+        #: Runs without a word, as of the newest acknowledgement.
+        self._unconfirmed = 0
         #: The projection in force; None until the Control Plane sent one to this process.
         self.current: Projection | None = None
+
+    @property
+    def generation(self) -> int:
+        """That of the projection in force; 0 if there is none."""
+        return 0 if self.current is None else self.current.generation
 
     def load(self) -> None:
         """Read the record that an earlier process left; without one, make sure that there is a folder for it.
@@ -100,31 +113,67 @@ class Projections:
             held_receipt=self._receipt,
         )
 
-    def offer(
-        self, wire: control_pb2.PrincipalProjection, receipt: control_pb2.ProjectionReceipt
-    ) -> control_pb2.ProjectionOutcome:
-        """Decide on a projection, and have it in force and on disk when this returns, or leave everything as it was.
+    def judge(self, offered: Mark, claimed_digest: bytes, receipt: control_pb2.ProjectionReceipt) -> Verdict:
+        """Decide on a projection of that name, or of the name that it claims as long as it is not all there.
+
+        :raises ProjectionRefused: as :func:`iop.core.held.judge`.
+        :raises ReceiptRefused: if the receipt does not name it.
+        """
+        verdict = judge(offered, claimed_digest, self._recorded, loaded=self.current is not None)
+        statement = read_receipt(receipt)
+        named = (statement.deployment_id, statement.edge, statement.generation, statement.digest)
+        if named != (self._deployment, self._edge, offered.generation, offered.digest):
+            raise ReceiptRefused("the receipt is not this projection's")
+        return verdict
+
+    def put(
+        self, projection: Projection, claimed_digest: bytes, receipt: control_pb2.ProjectionReceipt
+    ) -> Deferred[control_pb2.ProjectionOutcome]:
+        """Have a projection in force and on disk when this returns, or leave everything as it was.
 
         The write is synchronous on purpose: nothing may be decided on the old projection once the new one was judged.
 
-        :raises MalformedFrame: if an entry is not even well-formed.
+        :returns: the acknowledgement, see :meth:`acknowledgement`.
+        :raises ProjectionRefused: or ``ReceiptRefused``, as :meth:`judge`.
         :raises FileRefused: if the record cannot be written; the old projection stays in force and nothing may be
             acknowledged.
         """
-        try:
-            projection, verdict = self._judge(wire, receipt)
-        except (ProjectionRefused, ReceiptRefused) as refused:
-            reason = refused.reason if isinstance(refused, ProjectionRefused) else refused.code
-            _log.error("edge.projection.refused", reason=reason, generation=wire.generation)
-            return self._outcome(control_pb2.PROJECTION_RESULT_REFUSED, reason)
+        mark = Mark(projection.generation, projection.digest)
+        verdict = self.judge(mark, claimed_digest, receipt)
         if verdict is Verdict.APPLY:
             write_atomic(self._path, receipt.SerializeToString(deterministic=True), 0o600)
             self._receipt = receipt
-            self._recorded = Mark(projection.generation, projection.digest)
-        if verdict is not Verdict.HELD:
-            self._swap(projection)
+            self._recorded = mark
         applied = verdict is Verdict.APPLY
-        return self._outcome(control_pb2.PROJECTION_RESULT_APPLIED if applied else control_pb2.PROJECTION_RESULT_HELD)
+        return self._swap(
+            projection, control_pb2.PROJECTION_RESULT_APPLIED if applied else control_pb2.PROJECTION_RESULT_HELD
+        )
+
+    def acknowledgement(self, result: control_pb2.ProjectionResult) -> Deferred[control_pb2.ProjectionOutcome]:
+        """That what is in force now is in force, as soon as that may be said (E15).
+
+        Acknowledgements fire in the order in which they were asked for, so that none stands for an earlier projection
+        whose words are still awaited (P41).
+        """
+        return self._acknowledgement(result, None)
+
+    def refusal(self, refused: ProjectionRefused | ReceiptRefused, generation: int) -> control_pb2.ProjectionOutcome:
+        """The word on a projection that is refused, which is logged here, once (E7)."""
+        reason = refused.reason if isinstance(refused, ProjectionRefused) else refused.code
+        _log.error("edge.projection.refused", reason=reason, generation=generation)
+        return self._outcome(control_pb2.PROJECTION_RESULT_REFUSED, reason)
+
+    def restore(self, projection: Projection) -> Deferred[control_pb2.ProjectionOutcome]:
+        """Put what the Control Plane holds of the generation in force in the place of what is in memory.
+
+        :returns: as :meth:`acknowledgement`.
+        :raises ProjectionRefused: ``digest_conflict`` if it is not the one that was acknowledged.
+        """
+        if self._recorded != Mark(projection.generation, projection.digest):
+            refused = ProjectionRefused("digest_conflict", "the Control Plane holds another one of this generation")
+            self.refusal(refused, projection.generation)
+            raise refused
+        return self._swap(projection, control_pb2.PROJECTION_RESULT_HELD)
 
     def reached(self, generation: int, within_seconds: float) -> Deferred[None]:
         """Fires once ``generation`` or a later one is in force.
@@ -144,26 +193,31 @@ class Projections:
 
         return awaited.addBoth(settled)
 
-    def _judge(
-        self, wire: control_pb2.PrincipalProjection, receipt: control_pb2.ProjectionReceipt
-    ) -> tuple[Projection, Verdict]:
-        snapshot, claimed_digest = projection_from_wire(wire)
-        projection = Projection.build(snapshot)
-        mark = Mark(projection.generation, projection.digest)
-        verdict = judge(mark, claimed_digest, self._recorded, loaded=self.current is not None)
-        statement = read_receipt(receipt)
-        named = (statement.deployment_id, statement.edge, statement.generation, statement.digest)
-        if named != (self._deployment, self._edge, mark.generation, mark.digest):
-            raise ReceiptRefused("the receipt is not this projection's")
-        return projection, verdict
-
-    def _swap(self, projection: Projection) -> None:
+    def _swap(
+        self, projection: Projection, result: control_pb2.ProjectionResult
+    ) -> Deferred[control_pb2.ProjectionOutcome]:
         self.current = projection
-        self._applied(projection)
+        acknowledged = self._acknowledgement(result, self._applied(projection))
         _log.info("edge.projection.applied", generation=projection.generation)
         for awaited in [awaited for awaited, wanted in self._awaited.items() if wanted <= projection.generation]:
             del self._awaited[awaited]
             awaited.callback(None)
+        return acknowledged
+
+    def _acknowledgement(
+        self, result: control_pb2.ProjectionResult, words: Deferred[int] | None
+    ) -> Deferred[control_pb2.ProjectionOutcome]:
+        # has its place in the queue when this returns
+        return Deferred.fromCoroutine(self._acknowledge(self._outcome(result), words))
+
+    async def _acknowledge(
+        self, outcome: control_pb2.ProjectionOutcome, words: Deferred[int] | None
+    ) -> control_pb2.ProjectionOutcome:
+        async with self._acknowledging:
+            if words is not None:
+                self._unconfirmed = await words
+            outcome.unconfirmed = self._unconfirmed
+            return outcome
 
     def _late(self, awaited: Deferred[None]) -> None:
         del self._awaited[awaited]

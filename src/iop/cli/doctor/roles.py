@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from twisted.internet.defer import succeed
 from twisted.internet.endpoints import clientFromString
 
 from iop.certificates import read_certificates
@@ -132,7 +133,7 @@ def _edge(one: Configured, config: EdgeConfig, reactor: IReactor, clock: IClock)
     def record() -> Finding:
         if not state.exists():
             return ok("no projection yet")
-        Projections(state, config.deployment.id, config.edge.name, clock, lambda _: None).load()
+        Projections(state, config.deployment.id, config.edge.name, clock, lambda _: succeed(0)).load()
         return ok("this Edge's own")
 
     listeners = [api.listen, config.node_wire.listen] if shared else [config.node_wire.listen]
