@@ -207,17 +207,24 @@ class Projections:
     def _acknowledgement(
         self, result: control_pb2.ProjectionResult, words: Deferred[int] | None
     ) -> Deferred[control_pb2.ProjectionOutcome]:
+        acknowledged: Deferred[control_pb2.ProjectionOutcome] = Deferred()
         # has its place in the queue when this returns
-        return Deferred.fromCoroutine(self._acknowledge(self._outcome(result), words))
+        telling = Deferred.fromCoroutine(self._tell(acknowledged, self._outcome(result), words))
+        telling.addErrback(acknowledged.errback)
+        return acknowledged
 
-    async def _acknowledge(
-        self, outcome: control_pb2.ProjectionOutcome, words: Deferred[int] | None
-    ) -> control_pb2.ProjectionOutcome:
+    async def _tell(
+        self,
+        acknowledged: Deferred[control_pb2.ProjectionOutcome],
+        outcome: control_pb2.ProjectionOutcome,
+        words: Deferred[int] | None,
+    ) -> None:
         async with self._acknowledging:
             if words is not None:
                 self._unconfirmed = await words
             outcome.unconfirmed = self._unconfirmed
-            return outcome
+            # before the next one has its turn
+            acknowledged.callback(outcome)
 
     def _late(self, awaited: Deferred[None]) -> None:
         del self._awaited[awaited]
