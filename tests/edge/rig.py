@@ -122,7 +122,8 @@ def refusal(code: str, *, again: bool = False, generation: int = 0) -> control_p
 class FakeControlPlane:
     """A Control Plane that answers what a test sets.
 
-    ``lease`` answers a lease request; by default with a lease. ``asked_for`` are the lease requests that came.
+    ``lease`` answers a lease request; by default with a lease. ``asked_for`` are the lease requests that came,
+    ``pages`` the requests for pages, which ``page`` answers.
     """
 
     peer: IPeer
@@ -138,6 +139,8 @@ class FakeControlPlane:
         self.lease: Callable[[control_pb2.AcquireLeaseRequest], Message | Deferred[Message]] = lambda request: (
             lease_for(request, clock.wall_ms())
         )
+        self.pages: list[control_pb2.ProjectionPageRequest] = []
+        self.page: Deferred[Message] = Deferred()
         self.lost_for: IopError | None = None
 
     def connected(self, peer: IPeer) -> None:
@@ -145,6 +148,9 @@ class FakeControlPlane:
 
     def asked(self, message: Message) -> Deferred[Message]:
         match message:
+            case control_pb2.ProjectionPageRequest():
+                self.pages.append(message)
+                return self.page
             case control_pb2.EdgeHelloRequest():
                 self.hello = message
                 return succeed(self.hello_answer)
@@ -166,10 +172,12 @@ class FakeControlPlane:
     def push(self, snapshot: ProjectionSnapshot) -> None:
         """Send a projection; the Edge's word on it is appended to ``words``."""
         projection = wire_of(snapshot)
-        asked = self.peer.request(
-            control_pb2.PrincipalProjectionApplyRequest(projection=projection, receipt=receipt_of(projection)), 5.0
-        )
-        asked.addCallback(self._took_word)
+        self.send(control_pb2.PrincipalProjectionApplyRequest(projection=projection, receipt=receipt_of(projection)))
+
+    def send(self, request: control_pb2.PrincipalProjectionApplyRequest) -> None:
+        """Send what changed; the Edge's word on it is appended to ``words``, if one comes."""
+        asked = self.peer.request(request, 5.0)
+        asked.addCallbacks(self._took_word, lambda failure: failure.trap(IopError))
 
     def _took_word(self, answer: Message) -> None:
         assert isinstance(answer, control_pb2.PrincipalProjectionApplyResponse)

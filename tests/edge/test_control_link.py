@@ -13,6 +13,7 @@ from iop.edge.control_link import ControlConnection
 from iop.errors import (
     ControlPlaneUnavailable,
     LeaseRefused,
+    MalformedFrame,
     UnexpectedMessage,
 )
 from iop.interfaces import IPeerApplication
@@ -83,6 +84,42 @@ class EnrolmentTests(SynchronousTestCase):
         self.assertFalse(self.rig.link.ready)
         self.assertEqual(self.rig.link.projection().generation, 5)
 
+    def in_pages(self) -> control_pb2.ProjectionPageResponse:
+        """Have the hello carry only the tokens of its projection; the page with the rest."""
+        projection = self.control_plane.hello_answer.projection
+        rest = control_pb2.ProjectionPageResponse(kept=True, routes=projection.routes)
+        projection.ClearField("routes")
+        projection.next_bucket = 256
+        return rest
+
+    def test_pages(self) -> None:
+        """E2, E12: an Edge is ready once the rest of the hello's projection is there; what comes meanwhile waits."""
+        rest = self.in_pages()
+        self.rig.dial()
+        self.assertEqual([(page.generation, page.bucket) for page in self.control_plane.pages], [(5, 256)])
+        self.control_plane.push(NEWER)
+        self.rig.pump()
+        self.assertEqual((self.control_plane.words, self.rig.link.ready), ([], False))
+        self.assertRaises(ControlPlaneUnavailable, self.rig.link.projection)
+        self.control_plane.page.callback(rest)
+        self.rig.pump()
+        self.assertEqual(
+            [(word.result, word.generation) for word in self.control_plane.words], [(APPLIED, 5), (APPLIED, 6)]
+        )
+        self.assertTrue(self.rig.link.ready)
+
+    def test_cut_between_pages(self) -> None:
+        """E12: a connection that ends between pages leaves nothing, and the next one begins anew."""
+        rest = self.in_pages()
+        self.rig.dial().cut()
+        self.assertIsNone(self.rig.projections.current)
+        self.control_plane.page = Deferred()
+        self.rig.dial()
+        self.control_plane.page.callback(rest)
+        self.rig.pump()
+        self.assertEqual(len(self.control_plane.pages), 2)
+        self.assertEqual(self.rig.link.projection().generation, 5)
+
     def test_a_fault_of_our_own(self) -> None:
         """A connection on which enrolment broke off is closed, whatever it was, so that the next one may do better."""
         self.patch(self.rig.projections, "judge", lambda *_: 1 / 0)
@@ -113,6 +150,60 @@ class ReadyTests(SynchronousTestCase):
         words = [(word.result, word.generation, word.code) for word in self.control_plane.words]
         self.assertEqual(words, [(APPLIED, 6, ""), (REFUSED, 6, "generation_not_higher")])
         self.assertEqual(self.rig.link.projection().generation, 6)
+
+    def test_nothing_pushed(self) -> None:
+        """E11: a push of neither a projection nor a delta ends the connection."""
+        self.control_plane.send(control_pb2.PrincipalProjectionApplyRequest(receipt=receipt_of(wire_of(NEWER))))
+        self.rig.pump()
+        self.assertIsNotNone(self.control_plane.lost_for)
+
+    def test_too_many_pushed(self) -> None:
+        """E13: an Edge does not keep more than eight projections that wait for the pages of one before them."""
+        large = wire_of(NEWER)
+        large.next_bucket = 511
+        self.control_plane.send(
+            control_pb2.PrincipalProjectionApplyRequest(projection=large, receipt=receipt_of(large))
+        )
+        for generation in range(7, 15):
+            self.control_plane.push(replace(FIRST, generation=generation))
+        self.rig.pump()
+        self.assertIsNone(self.control_plane.lost_for)
+        self.control_plane.push(replace(FIRST, generation=15))
+        self.rig.pump()
+        self.assertIsNotNone(self.control_plane.lost_for)
+        self.assertEqual(self.rig.projections.generation, 5)
+
+    def resync(self) -> Deferred[None]:
+        asked = Deferred.fromCoroutine(self.rig.link.resync())
+        self.rig.pump()
+        return asked
+
+    def test_resync(self) -> None:
+        """E12: the projection in force is asked for again from its first bucket on."""
+        asked = self.resync()
+        self.assertEqual([(page.generation, page.bucket) for page in self.control_plane.pages], [(5, 0)])
+        projection = wire_of(FIRST)
+        page = control_pb2.ProjectionPageResponse(kept=True, tokens=projection.tokens, routes=projection.routes)
+        self.control_plane.page.callback(page)
+        self.rig.pump()
+        self.successResultOf(asked)
+        self.assertTrue(self.rig.link.ready)
+
+    def test_resync_that_breaks_the_wire(self) -> None:
+        """E12: pages that are none end the connection here too."""
+        asked = self.resync()
+        self.control_plane.page.callback(control_pb2.ProjectionPageResponse(kept=True, next_bucket=600))
+        self.rig.pump()
+        self.failureResultOf(asked, MalformedFrame)
+        self.assertIsNotNone(self.control_plane.lost_for)
+
+    def test_resync_without_a_connection(self) -> None:
+        """Without a connection, or when it ends, there is nobody to ask."""
+        asked = self.resync()
+        self.pair.cut()
+        self.failureResultOf(asked, ControlPlaneUnavailable)
+        self.failureResultOf(self.resync(), ControlPlaneUnavailable)
+        self.assertEqual(self.rig.link.projection().generation, 5)
 
     def acquire(self) -> Deferred[runtime_pb2.SealedLease]:
         asked = Deferred.fromCoroutine(self.rig.link.acquire(control_pb2.AcquireLeaseRequest(request_id="r")))

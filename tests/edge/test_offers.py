@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from shutil import rmtree
@@ -532,7 +532,7 @@ class SequenceTests(OffersCase):
                 if not good:
                     change.digest = bytes(32)
                 self.words.append(Deferred())
-                with suppress(TooManyInFlight):
+                with contextlib.suppress(TooManyInFlight):
                     word = self.offers.take(change, receipt_of(change))
                     word.addCallbacks(
                         acknowledged.append, lambda failure: self.assertIsInstance(failure.value, IopError)
