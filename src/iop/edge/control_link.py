@@ -1,4 +1,4 @@
-"""The Edge's side of its Control Plane: enrolment, projections, leases (rules E2-E7, L1, L4)."""
+"""The Edge's side of its Control Plane: enrolment, projections, leases (rules E2-E7, E11-E13, L1, L4)."""
 
 from __future__ import annotations
 
@@ -128,17 +128,18 @@ class ControlLink:
         :raises ControlPlaneUnavailable: if there is no ready connection, or it ends or says nothing meanwhile.
         :raises ProjectionRefused: if what came is not what was acknowledged; what is in force stays so.
         :raises ProjectionSuperseded: if newer projections replaced it all the time.
+        :raises ProtocolViolation: if what came broke the wire; the connection is closed.
         """
         peer, offers = self._peer, self._offers
         if peer is None or offers is None:
             raise ControlPlaneUnavailable(_NOT_THERE, hint=_AGAIN)
         try:
             await offers.resync()
+        except (PeerDisconnected, RequestTimedOut, TooManyInFlight, Draining) as error:
+            raise ControlPlaneUnavailable(_NOT_THERE, hint=_AGAIN) from error
         except ProtocolViolation as violation:
             peer.close(violation)
             raise
-        except (PeerDisconnected, RequestTimedOut, Draining) as error:
-            raise ControlPlaneUnavailable(_NOT_THERE, hint=_AGAIN) from error
 
     def opened(self, peer: IPeer, offers: Offers) -> None:
         """A connection is enrolled: leases are asked for there."""
