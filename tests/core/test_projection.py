@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
+from itertools import islice
 from random import Random
 
 from hypothesis import given, reject
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from iop.core.projection import BUCKETS, Projection, projection_digest
+from iop.core.projection import BUCKETS, Draft, Projection, projection_digest
 from iop.errors import ProjectionRefused
 from iop.records import ProjectionDelta, ProjectionSnapshot, RouteEntry, TokenEntry
 from tests.core.entries import ADA, ADA_SMALL, BOB, BOB_LARGE, changed, projection
@@ -153,6 +154,20 @@ class ChangeTests(SynchronousTestCase):
         base = projection(routes=(ADA_SMALL, other))
         swapped = (replace(ADA_SMALL, model="a-tiny"), replace(other, model=ADA_SMALL.model))
         self.assertEqual(base.changed(ProjectionDelta(7, 8, (), (), (), swapped)).routes_of("ada"), [*swapped])
+
+    @given(token_lists, route_lists, st.integers(0, 12))
+    def test_hashed_step_by_step(self, some: list[TokenEntry], more: list[RouteEntry], steps: int) -> None:
+        """E9, E13: a draft that was hashed in steps, wholly, partly or before its last entries, has the same digest."""
+        draft = Draft(Projection.empty(0))
+        draft.add(some, ())
+        for _ in islice(draft.hashing(), steps):
+            pass
+        draft.add((), more)
+        for _ in islice(draft.hashing(), steps):
+            pass
+        made = draft.finish(3)
+        self.assertEqual((made.generation, made.digest), (3, projection_digest(some, more)))
+        self.assertEqual([made.token(token.digest) for token in some], some)
 
     def test_a_delta_that_does_not_fit(self) -> None:
         """E11: what removes something that is not there, or names a thing twice, is refused as a whole."""
