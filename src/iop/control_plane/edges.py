@@ -1,4 +1,4 @@
-"""The connected Edges: enrolment, projection refresh, leases, and the sessions a barrier waits for (E1-E10, L1)."""
+"""The connected Edges: enrolment, projection refresh, leases, and the sessions a barrier waits for (E1-E12, L1)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from twisted.internet.defer import Deferred, DeferredSemaphore, succeed
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from iop.control_plane.sent import Sent, Word
+from iop.control_plane.slices import in_slices
 from iop.control_plane.status import ask_status
 from iop.crypto.receipt import verify_receipt
 from iop.errors import (
@@ -19,17 +21,16 @@ from iop.errors import (
     IopError,
     NotFound,
     PeerDisconnected,
-    ProjectionRefused,
     ReceiptRefused,
     RequestTimedOut,
     UnexpectedMessage,
 )
 from iop.interfaces import IPeerApplication
-from iop.units import PROTOCOL_VERSION
+from iop.units import PROTOCOL_VERSION, is_name
 from iop.wire import control_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Iterator
     from typing import Any
 
     from google.protobuf.message import Message
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
 
     from iop.control_plane.leases import LeaseDesk
     from iop.control_plane.projections import Publication, Publisher
+    from iop.control_plane.sent import Offer
     from iop.control_plane.status import EdgeStatus
+    from iop.core.projection import Projection
     from iop.crypto.issuer import PinnedIssuers
     from iop.interfaces import IClock, IPeer, IStore
 
@@ -106,8 +109,13 @@ class Edges:
         for edge, link in list(self._links.items()):
             if edge in denied:
                 link.close(IdentityRefused("this Edge was denied by an operator"))
-            else:
-                link.refresh(generation)
+        await self.publisher.advance(generation)
+        await in_slices(self.clock, self._refreshing(generation))
+
+    def _refreshing(self, generation: int) -> Iterator[None]:
+        for link in list(self._links.values()):
+            link.refresh(generation)
+            yield
 
     def change(self, since: int, within_seconds: float) -> Deferred[None]:
         """Fires when a session acknowledged or ended, or after ``within_seconds`` at the latest.
@@ -181,17 +189,15 @@ class EdgeLink:
         self._peer: IPeer | None = None
         self._edge = ""
         self._session = ""
-        #: The highest generation written to this connection.
-        self._sent = 0
-        #: The newest generation that the Edge acknowledged, and when its hello was accepted, in Unix milliseconds.
-        self._acknowledged = self._since_ms = 0
+        self._sent = Sent(edges.publisher.pages)
+        #: When its hello was accepted, in Unix milliseconds.
+        self._since_ms = 0
         #: Whether the Edge has given its word on the hello's projection.
         self._enrolled = False
         #: Whether barriers wait for this session: only then is a lease given (L1).
         self._awaited = False
         self._ended = False
         self._sending = DeferredSemaphore(UNACKNOWLEDGED_LIMIT)
-        self._digests: dict[int, bytes] = {}
         self._log = Logger()
 
     # -- IPeerApplication ---------------------------------------------------------------------------------------------
@@ -202,7 +208,7 @@ class EdgeLink:
         self._edge = peer.identity.name
 
     def asked(self, message: Message) -> Deferred[Message]:
-        """Hello, the word on its projection, and leases."""
+        """Hello, the rest of a projection, the word on it, and leases."""
         answer: Coroutine[Deferred[Any], Any, Message]
         match message:
             case control_pb2.EdgeHelloRequest():
@@ -211,6 +217,8 @@ class EdgeLink:
                 answer = self._ready(message.outcome)
             case control_pb2.AcquireLeaseRequest():
                 answer = self._lease(message)
+            case control_pb2.ProjectionPageRequest():
+                return succeed(self._sent.page(message))
             case _:
                 raise UnexpectedMessage("an Edge may not ask this")
         return Deferred.fromCoroutine(answer)
@@ -241,13 +249,16 @@ class EdgeLink:
             self._peer.drain()
 
     def refresh(self, generation: int) -> None:
-        """Send a projection of ``generation`` or later, unless one was sent; failures end the connection."""
-        if self._sent and generation > self._sent:
+        """Send a projection of ``generation`` or later, unless one was sent; failures end the connection.
+
+        An Edge that still takes the hello's projection apart is sent what is newer when its word on that is in.
+        """
+        if self._enrolled and self._sent.lacks(generation):
             self._watch(self._push(generation))
 
     def session(self) -> Session:
         """How far this connection is."""
-        return Session(self._edge, self._sent, self._acknowledged, self._awaited, self._since_ms)
+        return Session(self._edge, self._sent.generation, self._sent.acknowledged, self._awaited, self._since_ms)
 
     async def status(self) -> EdgeStatus:
         """See :meth:`Edges.status`."""
@@ -276,13 +287,13 @@ class EdgeLink:
             if self._ended and self._session:
                 # The connection went while the store was at work; nobody else will end this row.
                 self._end_session()
-        self._note(publication)
+        self._sent.wrote(publication.projection, whole=True)
         self._since_ms = self._edges.clock.wall_ms()
-        self._log.info("control.edge.connected", edge=self._edge, generation=publication.generation)
+        self._log.info("control.edge.connected", edge=self._edge, generation=publication.projection.generation)
         return control_pb2.EdgeHelloResponse(
             accepted=True,
             deployment_id=self._edges.deployment_id,
-            projection=publication.projection,
+            projection=self._edges.publisher.pages.first(publication.projection),
             receipt=publication.receipt,
         )
 
@@ -299,11 +310,13 @@ class EdgeLink:
             self._session = await self._edges.store.edge_sessions.open(self._edge, self._edges.clock.wall_ms())
         except IdentityRefused as error:
             raise HelloRefused("edge_denied", error.message) from None
-        publication = await self._edges.publisher.newest(self._edge)
-        self._check_held(hello, publication)
+        if self._ended:
+            raise PeerDisconnected("the connection ended before its projection was read")
+        publication = await self._edges.publisher.enrol(self._edge)
+        self._check_held(hello, publication.projection)
         return publication
 
-    def _check_held(self, hello: control_pb2.EdgeHelloRequest, publication: Publication) -> None:
+    def _check_held(self, hello: control_pb2.EdgeHelloRequest, current: Projection) -> None:
         if not hello.held_generation:
             return
         try:
@@ -314,18 +327,19 @@ class EdgeLink:
             raise HelloRefused(error.code, error.message) from None
         if (statement.generation, statement.digest) != (hello.held_generation, hello.held_digest):
             raise HelloRefused(ReceiptRefused.code, "the receipt is not of the projection that the hello says is held")
-        ahead = statement.generation > publication.generation
-        other = statement.generation == publication.generation and statement.digest != publication.digest
+        ahead = statement.generation > current.generation
+        other = statement.generation == current.generation and statement.digest != current.digest
         if ahead or other:
             self._log.error("control.store.behind", edge=self._edge, held=statement.generation)
             raise HelloRefused("store_behind", "the Edge proves a projection that this store never made")
 
     async def _ready(self, outcome: control_pb2.ProjectionOutcome) -> Message:
-        if self._enrolled or not self._sent:
+        if self._enrolled or not self._since_ms:
             raise UnexpectedMessage("an Edge gives its word on the hello's projection once")
         # Set before anything is awaited: the Edge may ask for a lease as soon as its word is in.
         self._enrolled = True
-        await self._acknowledge(outcome)
+        self._sent.acknowledge(outcome)
+        await self._record(outcome)
         self._log.info("control.edge.ready", edge=self._edge, generation=outcome.generation)
         return control_pb2.EdgeReadyResponse(accepted=True)
 
@@ -342,7 +356,7 @@ class EdgeLink:
             # the record and the session's end are both told, so there is nothing to look for in between
             await self._edges.change(self._edges.changes, self._edges.acknowledge_seconds)
         answer = await self._edges.desk.acquire(self._edge, message)
-        if answer.refusal.retryable and answer.refusal.generation > self._sent:
+        if answer.refusal.retryable and self._sent.lacks(answer.refusal.generation):
             # L4: the newer projection goes out ahead of the refusal, on the same connection.
             await self._push(answer.refusal.generation, wait=False)
         return answer
@@ -358,25 +372,27 @@ class EdgeLink:
                 self._sending.release()
         if asked is None:
             return
-        answered = self._answered(asked, self._sent)
+        answered = self._answered(*asked)
         if wait:
             await answered
         else:
             self._watch(answered)
 
-    async def _send_newer(self, generation: int) -> Deferred[Message] | None:
+    async def _send_newer(self, generation: int) -> tuple[Offer, Deferred[Message]] | None:
         """Send a projection of ``generation`` or later, unless one was sent; answers what its answer will come to."""
-        publication = await self._edges.publisher.newest(self._edge, at_least=generation)
-        if self._peer is None or self._ended or publication.generation <= self._sent:
+        await self._edges.publisher.advance(generation)
+        if self._peer is None or self._ended:
             return None
-        self._note(publication)
-        message = control_pb2.PrincipalProjectionApplyRequest(
-            projection=publication.projection, receipt=publication.receipt
-        )
-        return self._peer.request(message, self._edges.acknowledge_seconds)
+        publication = self._edges.publisher.publication(self._edge)
+        if not self._sent.lacks(publication.projection.generation):
+            return None
+        offer = self._sent.next(publication)
+        asked = self._peer.request(offer.message, self._edges.acknowledge_seconds)
+        self._sent.wrote(offer.projection, whole=offer.whole)
+        return offer, asked
 
-    async def _answered(self, asked: Deferred[Message], generation: int) -> None:
-        """Take the answer to a push of ``generation``: nothing less will do, or an Edge could hold up every barrier."""
+    async def _answered(self, offer: Offer, asked: Deferred[Message]) -> None:
+        """Take the answer to a push."""
         try:
             answer = await asked
         except RequestTimedOut:
@@ -385,32 +401,26 @@ class EdgeLink:
             self._sending.release()
         if not isinstance(answer, control_pb2.PrincipalProjectionApplyResponse):
             raise UnexpectedMessage("not an answer to a projection")
-        if answer.outcome.result != control_pb2.PROJECTION_RESULT_REFUSED and answer.outcome.generation < generation:
-            raise EdgeCutOff("the Edge answers a projection with one that it had before")
-        await self._acknowledge(answer.outcome)
+        outcome, generation = answer.outcome, offer.projection.generation
+        match self._sent.answered(offer, outcome):
+            case Word.ACKNOWLEDGED:
+                await self._record(outcome)
+            case Word.REFUSED:
+                code = outcome.code if is_name(outcome.code) else "unknown"
+                self._log.warn("control.edge.change_refused", edge=self._edge, generation=generation, code=code)
+                self._watch(self._push(generation))
 
-    async def _acknowledge(self, outcome: control_pb2.ProjectionOutcome) -> None:
-        """Record the Edge's word; one that is refused, or about something never sent, ends the session (E7)."""
-        if outcome.result not in (control_pb2.PROJECTION_RESULT_APPLIED, control_pb2.PROJECTION_RESULT_HELD):
-            raise ProjectionRefused(outcome.code, "the Edge refused its projection")
-        if self._digests.get(outcome.generation) != outcome.digest:
-            raise UnexpectedMessage("the Edge acknowledges a projection that was not sent to it")
-        self._acknowledged = outcome.generation
-        for passed in [sent for sent in self._digests if sent < outcome.generation]:
-            del self._digests[passed]
+    async def _record(self, outcome: control_pb2.ProjectionOutcome) -> None:
+        """Record what the Edge acknowledged, for every barrier to see."""
         self._awaited = await self._edges.store.edge_sessions.acknowledge(
             self._session, outcome.generation, outcome.unconfirmed
         )
         self._edges.changed()
         if not self._awaited:
             # A mutation that came between the hello's reading and its answer was published to nobody here.
-            self._watch(self._push(self._sent + 1))
+            self._watch(self._push(self._sent.generation + 1))
 
     # -- small things -------------------------------------------------------------------------------------------------
-
-    def _note(self, publication: Publication) -> None:
-        self._sent = publication.generation
-        self._digests[publication.generation] = publication.digest
 
     def _watch(self, work: Coroutine[Deferred[Any], Any, None]) -> None:
         """Run ``work``; whatever ends it early ends the connection, so no Edge is left behind unnoticed."""

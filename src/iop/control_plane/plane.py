@@ -10,6 +10,7 @@ from iop.control_plane.edges import Edges
 from iop.control_plane.generation import GenerationWatch
 from iop.control_plane.leases import LeaseDesk, LeaseScope, Unseal
 from iop.control_plane.mutations import Mutations
+from iop.control_plane.pages import Pages
 from iop.control_plane.projections import Publisher
 from iop.crypto.at_rest import open_secret
 
@@ -70,7 +71,7 @@ def build_plane(
     )
     edges = Edges(
         store=store,
-        publisher=Publisher(store.projections, keys.issuer, deployment.id),
+        publisher=Publisher(store.projections, keys.issuer, deployment.id, clock, Pages()),
         desk=desk,
         pinned=keys.pinned,
         clock=clock,
