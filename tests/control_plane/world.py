@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 from twisted.internet.defer import Deferred
@@ -44,6 +44,7 @@ from iop.wire.dialect import CONTROL
 from tests.configurations import DEPLOYMENT, control_plane_toml
 
 T = TypeVar("T")
+Change: TypeAlias = control_pb2.PrincipalProjection | control_pb2.ProjectionDelta
 
 CANARY = b"sk-canary-7b1f6f0c"
 CONTROL_PLANE = Identity(TRUST_DOMAIN, Role.CONTROL_PLANE, "cp1")
@@ -78,10 +79,10 @@ class PlayedEdge:
         self.peer = peer
 
     @property
-    def projections(self) -> list[control_pb2.PrincipalProjection]:
+    def projections(self) -> list[Change]:
         """What was pushed to it, oldest first."""
         return [
-            message.projection
+            change_of(message)
             for message in self.received
             if isinstance(message, control_pb2.PrincipalProjectionApplyRequest)
         ]
@@ -90,7 +91,7 @@ class PlayedEdge:
         self.received.append(message)
         answer: Deferred[Message] = Deferred()
         if self.acknowledges and isinstance(message, control_pb2.PrincipalProjectionApplyRequest):
-            answer.callback(control_pb2.PrincipalProjectionApplyResponse(outcome=applied(message.projection)))
+            answer.callback(control_pb2.PrincipalProjectionApplyResponse(outcome=applied(change_of(message))))
         else:
             self.held.append(answer)
         return answer
@@ -102,11 +103,21 @@ class PlayedEdge:
         self.lost_for = reason
 
 
-def applied(projection: control_pb2.PrincipalProjection) -> control_pb2.ProjectionOutcome:
-    """The word of an Edge that applied ``projection``."""
+def change_of(message: control_pb2.PrincipalProjectionApplyRequest) -> Change:
+    """What is pushed: a change, or a whole projection."""
+    return message.delta if message.HasField("delta") else message.projection
+
+
+def applied(change: Change) -> control_pb2.ProjectionOutcome:
+    """The word of an Edge that applied ``change``."""
     return control_pb2.ProjectionOutcome(
-        result=control_pb2.PROJECTION_RESULT_APPLIED, generation=projection.generation, digest=projection.digest
+        result=control_pb2.PROJECTION_RESULT_APPLIED, generation=change.generation, digest=change.digest
     )
+
+
+def refused(generation: int, code: str) -> control_pb2.ProjectionOutcome:
+    """The word of an Edge that refused something, and has ``generation`` in force."""
+    return control_pb2.ProjectionOutcome(result=control_pb2.PROJECTION_RESULT_REFUSED, generation=generation, code=code)
 
 
 @dataclass
