@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         NewSlot,
         NewToken,
         PrincipalRecord,
-        ProjectionSnapshot,
         Reading,
         RouteRecord,
         SealedSecret,
@@ -190,9 +189,6 @@ class IProjections(Interface):
     def generation() -> Deferred[int]:
         """The current generation: 1 for a new store, raised by every mutation in its own transaction."""
 
-    def snapshot(edge: str) -> Deferred[ProjectionSnapshot]:
-        """Everything ``edge`` may know, tokens and routes of one single generation."""
-
     def reading(since: int) -> Deferred[Reading]:
         """What changed after generation ``since``, and the generation that it is of now, in one snapshot.
 
@@ -269,7 +265,7 @@ class IStore(Interface):
     tokens: ITokens = Attribute("Tokens.")
     slots: ISlots = Attribute("Credential slots.")
     routes: IRoutes = Attribute("Routes.")
-    projections: IProjections = Attribute("Generation and projection snapshots.")
+    projections: IProjections = Attribute("The generation, and what Edges may know.")
     leases: ILeaseAuthority = Attribute("The durable half of a lease.")
     edge_sessions: IEdgeSessions = Attribute("Edge connections.")
     denials: IDenials = Attribute("Denied names.")

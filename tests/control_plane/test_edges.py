@@ -12,16 +12,17 @@ from zope.interface import implementer
 from iop.control_plane.edges import UNACKNOWLEDGED_LIMIT
 from iop.control_plane.metrics import ControlPlaneMetrics
 from iop.control_plane.mutations import Mutations
-from iop.core.projection import projection_digest
+from iop.control_plane.pages import Pages
+from iop.core.projection import BUCKETS, projection_digest
 from iop.crypto.issuer import Issuer
 from iop.crypto.receipt import sign_receipt
 from iop.errors import HelloRefused, NotConfirmed, StoreBusy, StoreUnavailable
 from iop.process.metrics import new_registry
-from iop.records import Barrier, Committed, ProjectionSnapshot, TokenKind
+from iop.records import Barrier, Committed, Reading, TokenKind
 from iop.wire import control_pb2
 from iop.wire.convert import projection_from_wire
 from tests.configurations import DEPLOYMENT
-from tests.control_plane.world import CANARY, PlayedEdge, WorldCase, applied, hello, result_of
+from tests.control_plane.world import CANARY, Connection, PlayedEdge, WorldCase, applied, hello, refused, result_of
 
 
 class EnrolmentTests(WorldCase):
@@ -100,13 +101,13 @@ class EnrolmentTests(WorldCase):
 
     def test_its_row_stands_before_its_projection_is_read(self) -> None:
         """E10: a barrier that runs between the two knows of this session."""
-        snapshot, rows = self.world.store.projections.snapshot, []
+        reading, rows = self.world.store.projections.reading, []
 
-        def read(edge: str) -> Deferred[ProjectionSnapshot]:
+        def read(since: int) -> Deferred[Reading]:
             rows.append(result_of(self.world.store.edge_sessions.since(0)))
-            return snapshot(edge)
+            return reading(since)
 
-        self.patch(self.world.store.projections, "snapshot", read)
+        self.patch(self.world.store.projections, "reading", read)
         self.world.enrolled()
         self.assertEqual([[row.edge for row in found] for found in rows], [["edge1"]])
 
@@ -196,6 +197,31 @@ class RefreshTests(WorldCase):
         self.world.pump()
         return done
 
+    def answer(self, connection: Connection, outcome: control_pb2.ProjectionOutcome) -> None:
+        """Answer what was pushed first."""
+        connection.edge.held.pop(0).callback(control_pb2.PrincipalProjectionApplyResponse(outcome=outcome))
+        self.world.pass_time(0.1)
+
+    def page(self, connection: Connection, generation: int, bucket: int) -> control_pb2.ProjectionPageResponse:
+        """A page that the Edge asks for."""
+        request = control_pb2.ProjectionPageRequest(generation=generation, bucket=bucket)
+        page = result_of(connection.ask(request))
+        assert isinstance(page, control_pb2.ProjectionPageResponse)
+        return page
+
+    def logged(self, event_name: str) -> list[LogEvent]:
+        """The events of one kind from now on."""
+        events: list[LogEvent] = []
+
+        @implementer(ILogObserver)
+        def observe(event: LogEvent) -> None:
+            if event.get("log_format") == event_name:
+                events.append(event)
+
+        globalLogPublisher.addObserver(observe)
+        self.addCleanup(globalLogPublisher.removeObserver, observe)
+        return events
+
     def test_every_edge_gets_every_generation(self) -> None:
         """C13: after a mutation each connected Edge is sent the new projection, and the barrier counts their words."""
         edges = [self.world.enrolled(name)[0].edge for name in ("edge1", "edge2")]
@@ -240,19 +266,92 @@ class RefreshTests(WorldCase):
         self.world.pass_time(0.1)
         self.assertEqual(len(received), UNACKNOWLEDGED_LIMIT + 1)
         self.assertEqual(connection.edge.projections[-1].generation, self.generation())
+        # whoever waits for the Edge is told, instead of being taken apart by the garbage collector
+        connection.pair.cut()
 
-    def test_a_refusal_ends_the_session(self) -> None:
-        """E7: what an Edge refused is not sent again; its session ends."""
+    def test_a_refused_change_is_followed_by_one_whole_projection(self) -> None:
+        """E7: logged once, and the barrier waits for the Edge's word on the whole one."""
+        log = self.logged("control.edge.change_refused")
         connection, _ = self.world.enrolled(edge=PlayedEdge(acknowledges=False))
         done = self.mutate()
-        refused = control_pb2.ProjectionOutcome(
-            result=control_pb2.PROJECTION_RESULT_REFUSED, generation=1, code="generation_not_higher"
-        )
-        connection.edge.held.pop().callback(control_pb2.PrincipalProjectionApplyResponse(outcome=refused))
+        self.answer(connection, refused(1, "base_mismatch"))
+        change, whole = connection.edge.projections
+        self.assertIsInstance(change, control_pb2.ProjectionDelta)
+        self.assertIsInstance(whole, control_pb2.PrincipalProjection)
+        self.assertEqual([event["code"] for event in log], ["base_mismatch"])
+        self.assertNoResult(done)
+        self.answer(connection, applied(whole))
+        self.assertEqual(result_of(done).acknowledged, 1)
+
+    def test_what_an_edge_calls_its_refusal_is_not_logged(self) -> None:
+        """P25: a code that is none stays out of the log."""
+        log = self.logged("control.edge.change_refused")
+        connection, _ = self.world.enrolled(edge=PlayedEdge(acknowledges=False))
+        self.mutate()
+        self.answer(connection, refused(1, "iop_use_ABC\n"))
+        self.assertEqual([event["code"] for event in log], ["unknown"])
+
+    def test_a_refused_whole_projection_ends_the_session(self) -> None:
+        """E7: nothing that was refused is sent again; there is nothing else to send."""
+        connection, _ = self.world.enrolled(edge=PlayedEdge(acknowledges=False))
+        done = self.mutate()
+        for code in ("digest_mismatch", "malformed_projection"):
+            self.assertIsNone(connection.edge.lost_for)
+            self.answer(connection, refused(1, code))
         self.world.pass_time(0.2)
         self.assertIsNotNone(connection.edge.lost_for)
-        self.assertEqual(len(connection.edge.received), 1)
+        self.assertEqual(len(connection.edge.received), 2)
         self.assertEqual(result_of(done).cut_off, 1)
+
+    def test_a_refused_hello_ends_the_session(self) -> None:
+        """E7: the hello's projection is a whole one."""
+        connection, _ = self.world.greeted("edge1")
+        connection.ask(control_pb2.EdgeReadyRequest(outcome=refused(0, "digest_mismatch"))).addErrback(lambda _: None)
+        self.assertIsNotNone(connection.edge.lost_for)
+
+    def test_an_edge_that_is_not_ready_is_sent_nothing_newer(self) -> None:
+        """E11: what happens while it takes the hello's projection apart is one change after its word on that."""
+        connection, answer = self.world.greeted("edge1")
+        for name in ("bob", "carol", "dave"):
+            result_of(self.mutate(name))
+        self.assertEqual(connection.edge.received, [])
+        result_of(connection.ask(control_pb2.EdgeReadyRequest(outcome=applied(answer.projection))))
+        self.world.pump()
+        self.assertEqual([change.generation for change in connection.edge.projections], [self.generation()])
+
+    def test_pages(self) -> None:
+        """C11, E12: what is not in the hello is asked for, of what is kept, and nothing of anything else."""
+        self.world.plane.edges.publisher.pages = Pages(100)
+        connection, answer = self.world.greeted("edge1")
+        generation, tokens, routes = answer.projection.generation, len(answer.projection.tokens), 0
+        bucket = answer.projection.next_bucket
+        while bucket:
+            page = self.page(connection, generation, bucket)
+            tokens, routes, bucket = tokens + len(page.tokens), routes + len(page.routes), page.next_bucket
+        self.assertEqual((tokens, routes), (1, 1))
+        self.assertFalse(self.page(connection, generation + 1, 1).kept)
+        self.assertFalse(self.page(connection, 0, 1).kept)
+
+    def test_a_bucket_that_is_none(self) -> None:
+        """E12: asking for it breaks the wire."""
+        connection, answer = self.world.greeted("edge1")
+        request = control_pb2.ProjectionPageRequest(generation=answer.projection.generation, bucket=BUCKETS)
+        self.failureResultOf(connection.ask(request))
+        self.assertIsNotNone(connection.edge.lost_for)
+
+    def test_edges_that_a_principal_is_limited_to(self) -> None:
+        """E14: once it is, another Edge is told that its entries are gone, and keeps nothing of them."""
+        mine, other = (self.world.enrolled(name)[0].edge for name in ("edge1", "edge2"))
+        limited = result_of(self.world.store.principals.limit("ann", ["edge1"], "host:test"))
+        done = Deferred.fromCoroutine(self.mutations().complete(limited))
+        self.world.pump()
+        self.assertEqual(result_of(done).acknowledged, 2)
+        token = self.world.tokens["ann", TokenKind.USE].record.token_id
+        for edge, gone in ((mine, []), (other, [token])):
+            (change,) = edge.projections
+            self.assertIsInstance(change, control_pb2.ProjectionDelta)
+            self.assertEqual(list(getattr(change, "removed_tokens", [])), gone)
+        self.assertNotIn(token.encode(), self.world.enrolled("edge3")[1].SerializeToString())
 
     def test_an_older_word_is_no_word(self) -> None:
         """E10: an Edge that answers each projection with one it had before is cut off and holds up no mutation."""

@@ -48,7 +48,6 @@ from iop.records import (
     NewToken,
     PrincipalRecord,
     PrincipalView,
-    ProjectionSnapshot,
     Reading,
     RouteEntry,
     RouteRecord,
@@ -181,7 +180,7 @@ class StoreContract(_Base):
     async def test_new_store(self) -> None:
         assert await self.store.deployment_id() == DEPLOYMENT
         assert await self.store.projections.generation() == 1
-        assert await self.store.projections.snapshot("edge-1") == ProjectionSnapshot(1, (), ())
+        assert await self.store.projections.reading(0) == Reading(1, True, ())
         assert await self.store.audit.tail(10) == []
 
     async def test_closed_store_refuses(self) -> None:
@@ -253,7 +252,7 @@ class StoreContract(_Base):
     async def test_refused_mutation_changes_nothing(self) -> None:
         owner = await self.principal()
         slot = await self.slot(owner.principal)
-        before = (await self.store.projections.snapshot("edge-1"), await self.store.audit.tail(100))
+        before = (await self.store.projections.reading(0), await self.store.audit.tail(100))
         await self.refused(AlreadyExists, self.store.principals.create("alice", [new_token("second")], ACTOR))
         await self.refused(AlreadyExists, self.store.principals.create("bob", [new_token("alice")], ACTOR))
         await self.refused(AlreadyExists, self.store.slots.create(new_slot(owner.principal), ACTOR))
@@ -261,7 +260,7 @@ class StoreContract(_Base):
         await self.refused(RevisionMismatch, self.put(owner.principal, slot.slot, expected=1))
         await self.refused(NotFound, self.store.denials.allow("node", "node-1", ACTOR))
         await self.refused(NotFound, self.store.principals.limit("bob", ["edge-1"], ACTOR))
-        assert before == (await self.store.projections.snapshot("edge-1"), await self.store.audit.tail(100))
+        assert before == (await self.store.projections.reading(0), await self.store.audit.tail(100))
         assert await self.store.principals.all() == [owner]
 
     async def test_many_at_once_each_get_their_own_generation(self) -> None:
@@ -501,30 +500,8 @@ class StoreContract(_Base):
 
     # -- projections --------------------------------------------------------------------------------------------------
 
-    async def test_snapshot_holds_use_tokens_and_routes_of_active_slots(self) -> None:
-        """C39, C40, E4: no manage token, no route of a slot that is not active; expiry is data."""
-        tokens = [new_token("z"), new_token("e", expires_ms=1), new_token("m", TokenKind.MANAGE)]
-        owner = (await self.store.principals.create("alice", tokens, ACTOR)).value
-        slot, other = await self.slot(owner.principal), await self.slot(owner.principal, "home")
-        route = (await self.put(owner.principal, slot.slot)).value
-        await self.put(owner.principal, other.slot, "other")
-        await self.force_slot(slot.slot, SlotState.ACTIVE, 1)
-        await self.force_slot(other.slot, SlotState.DISABLED, 1)
-
-        snapshot = await self.store.projections.snapshot("edge-1")
-        assert snapshot.generation == 6
-        assert snapshot.tokens == (
-            TokenEntry("token-e", owner.principal, tokens[1].digest, 1),
-            TokenEntry("token-z", owner.principal, tokens[0].digest, 0),
-        )
-        [entry] = snapshot.routes
-        assert (entry.route, entry.principal, entry.slot) == (route.route, owner.principal, slot.slot)
-        assert (entry.profile, entry.target) == ("openai", "lab")
-        assert (entry.model, entry.upstream_model, entry.selector) == ("gpt", "gpt-upstream", "gpu=a100")
-        assert (entry.credential_revision, entry.route_revision) == (1, 1)
-
     async def test_whole_reading_has_every_principal(self) -> None:
-        """What no Edge may know of is not in it; who has nothing is."""
+        """C39, C40, E4: no manage token, no route of a slot that is not active; who has nothing is there."""
         tokens = [new_token("z"), new_token("e", expires_ms=1), new_token("m", TokenKind.MANAGE)]
         alice = (await self.store.principals.create("alice", tokens, ACTOR)).value.principal
         bob = (await self.store.principals.create("bob", [], ACTOR)).value.principal

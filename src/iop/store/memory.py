@@ -38,7 +38,6 @@ from iop.records import (
     NewSlot,
     NewToken,
     PrincipalRecord,
-    ProjectionSnapshot,
     Reading,
     RouteEntry,
     RouteRecord,
@@ -326,17 +325,6 @@ class MemoryProjections:
 
     def generation(self) -> Deferred[int]:
         return self._tables.run(lambda: self._tables.generation)
-
-    def snapshot(self, edge: str) -> Deferred[ProjectionSnapshot]:
-        def job() -> ProjectionSnapshot:
-            known = [view for view in self._views(self._tables.principals) if not view.edges or edge in view.edges]
-            return ProjectionSnapshot(
-                self._tables.generation,
-                tuple(sorted((each for view in known for each in view.tokens), key=lambda each: each.token_id)),
-                tuple(sorted((each for view in known for each in view.routes), key=lambda each: each.route)),
-            )
-
-        return self._tables.run(job)
 
     def reading(self, since: int) -> Deferred[Reading]:
         def job() -> Reading:

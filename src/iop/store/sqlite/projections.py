@@ -10,7 +10,6 @@ from iop.core.durable import DurableRoute, DurableRows, DurableSlot, DurableToke
 from iop.interfaces import ILeaseAuthority, IProjections
 from iop.records import (
     LeaseGrant,
-    ProjectionSnapshot,
     Reading,
     RouteEntry,
     SealedSecret,
@@ -77,17 +76,6 @@ class SqliteProjections:
 
     def generation(self) -> Deferred[int]:
         return self._reader.run(current_generation)
-
-    def snapshot(self, edge: str) -> Deferred[ProjectionSnapshot]:
-        def known(reading: Reading) -> ProjectionSnapshot:
-            views = [view for view in reading.principals if not view.edges or edge in view.edges]
-            return ProjectionSnapshot(
-                reading.generation,
-                tuple(sorted((each for view in views for each in view.tokens), key=lambda each: each.token_id)),
-                tuple(sorted((each for view in views for each in view.routes), key=lambda each: each.route)),
-            )
-
-        return self.reading(0).addCallback(known)
 
     def reading(self, since: int) -> Deferred[Reading]:
         def job(connection: sqlite3.Connection) -> Reading:
