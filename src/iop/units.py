@@ -22,7 +22,7 @@ PROTOCOL_VERSION: Final = 1
 SOCKET_PATH_LIMIT: Final = 107
 FRAME_BEFORE_HELLO: Final = 64 * 1024
 FRAME_LIMIT: Final = 1024 * 1024
-#: A projection of up to 1 MiB travels whole, so the frame that carries it has room for its envelope.
+#: A page of a projection ends with the bucket that fills it, so there is room for that and for the envelope (E12).
 HELLO_ANSWER_LIMIT: Final = 1024 * 1024 + 64 * 1024
 BODY_PIECE: Final = 64 * 1024
 IN_FLIGHT_LIMIT: Final = 1024

@@ -148,14 +148,6 @@ class ChangeTests(SynchronousTestCase):
         self.assertEqual(sum(len(list(after.bucket(number)[1])) for number in range(BUCKETS)), 2)
         self.assertEqual((after.at(9).generation, after.at(9).digest), (9, after.digest))
 
-    def test_hashed_step_by_step(self) -> None:
-        """E13: a draft whose buckets were hashed one by one gives what one that is finished at once gives."""
-        draft = Draft(Projection.empty(0))
-        draft.add((ADA, BOB), (ADA_SMALL, BOB_LARGE))
-        self.assertEqual(len(list(draft.hashing())), 4)
-        made = draft.finish(7)
-        self.assertEqual((made.digest, made.token_by_id(ADA.token_id)), (projection().digest, ADA))
-
     def test_places_are_swapped_at_once(self) -> None:
         """E11: two routes may take each other's model in one delta."""
         other = replace(ADA_SMALL, route="route-3", model="a-tiny")

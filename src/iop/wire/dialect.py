@@ -98,7 +98,7 @@ class Dialect:
         return envelope.correlation_id, kind, message
 
 
-#: Control Plane-Edge: the Edge dials. A projection travels in the hello's answer and in every refresh.
+#: Control Plane-Edge: the Edge dials. A projection begins in the hello's answer or in a refresh.
 CONTROL: Final = Dialect(
     envelope=ControlEnvelope,
     hello="edge_hello_request",
