@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from iop.records import RouteEntry, TokenEntry
 from iop.store.room import PROJECTION_BYTES, route_bytes, token_bytes
-from iop.units import FRAME_LIMIT, HELLO_ANSWER_LIMIT
+from iop.units import new_id
 from iop.wire import control_pb2
 from iop.wire.convert import route_to_wire, token_to_wire
 
@@ -31,7 +31,8 @@ class RoomTests(SynchronousTestCase):
         projection = control_pb2.PrincipalProjection(tokens=[token_to_wire(entry)])
         self.assertLessEqual(projection.ByteSize(), token_bytes(token, principal))
 
-    def test_frame(self) -> None:
-        """A full projection leaves 64 KiB of its frame to what is around it."""
-        self.assertEqual(HELLO_ANSWER_LIMIT - PROJECTION_BYTES, 64 * 1024)
-        self.assertLessEqual(FRAME_LIMIT, PROJECTION_BYTES)
+    def test_a_hundred_thousand(self) -> None:
+        """So many tokens and as many routes have room, with long names and models."""
+        one = new_id()
+        route = route_bytes(one, one, one, "p" * 63, "t" * 63, "m" * 64, "u" * 64, "s" * 64)
+        self.assertLessEqual(100_000 * (token_bytes(one, one) + route), PROJECTION_BYTES)
