@@ -14,6 +14,8 @@ from iop.control_plane.views import Views
 from iop.crypto.receipt import sign_receipt
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from iop.core.projection import Projection
     from iop.crypto.issuer import Issuer
     from iop.interfaces import IClock, IProjections
@@ -99,8 +101,8 @@ class Publisher:
                 await self._follow()
             except Exception:  # noqa: BLE001 - whatever it is, it is for those who wait
                 outcome = Failure()
-            for turn in waiting:
-                turn.callback(outcome)
+            # an Edge that hears of it makes the largest message there is, and they may be many
+            await in_slices(self._clock, _tell(waiting, outcome))
         self._reading = False
 
     async def _follow(self) -> None:
@@ -115,3 +117,9 @@ class Publisher:
         if reading.whole:
             self.pages.clear()
         self._views = views
+
+
+def _tell(waiting: Iterable[Deferred[None]], outcome: Failure | None) -> Iterator[None]:
+    for turn in waiting:
+        turn.callback(outcome)
+        yield
