@@ -239,33 +239,27 @@ def _bucket_digest(part: Mapping[str, E], encode: Callable[[E], bytes]) -> bytes
 
 
 def _encode_token(entry: TokenEntry) -> bytes:
-    return _encode(entry.token_id, entry.principal, entry.digest, entry.expires_ms)
+    return _encode(entry.token_id.encode(), entry.principal.encode(), entry.digest, _number(entry.expires_ms))
 
 
 def _encode_route(entry: RouteEntry) -> bytes:
     return _encode(
-        entry.route,
-        entry.principal,
-        entry.slot,
-        entry.profile,
-        entry.target,
-        entry.model,
-        entry.upstream_model,
-        entry.selector,
-        entry.credential_revision,
-        entry.route_revision,
+        entry.route.encode(),
+        entry.principal.encode(),
+        entry.slot.encode(),
+        entry.profile.encode(),
+        entry.target.encode(),
+        entry.model.encode(),
+        entry.upstream_model.encode(),
+        entry.selector.encode(),
+        _number(entry.credential_revision),
+        _number(entry.route_revision),
     )
 
 
-def _encode(*values: str | bytes | int) -> bytes:
-    encoded = bytearray()
-    for value in values:
-        match value:
-            case str():
-                data = value.encode()
-            case int():
-                data = value.to_bytes(8, "big")
-            case bytes():
-                data = value
-        encoded += len(data).to_bytes(4, "big") + data
-    return bytes(encoded)
+def _number(value: int) -> bytes:
+    return value.to_bytes(8, "big")
+
+
+def _encode(*fields: bytes) -> bytes:
+    return b"".join([len(data).to_bytes(4, "big") + data for data in fields])
