@@ -31,7 +31,7 @@ from iop.interfaces import IPeer, IPeerApplication
 from iop.net.peer import PeerFactory
 from iop.net.tls import TlsFiles
 from iop.process.metrics import new_registry
-from iop.records import Binding, NewSlot, RouteRecord, SlotRecord, TokenKind
+from iop.records import Binding, Committed, NewSlot, RouteRecord, SlotRecord, TokenKind
 from iop.secret import Secret
 from iop.store.memory import MemoryStore
 from iop.testing.clock import FakeClock
@@ -224,6 +224,13 @@ class World:
         sealed = at_rest.seal_secret(self.keyring, place, Secret(secret))
         new = NewSlot(slot, principal, name, profile, "lab", sealed)
         return result_of(self.store.slots.create(new, "token:test")).value
+
+    def rotate(self, slot: SlotRecord, secret: bytes) -> Committed[SlotRecord]:
+        """Another secret in a slot."""
+        revision = slot.credential_revision + 1
+        place = secret_place(DEPLOYMENT, slot.principal, slot.slot, slot.profile, slot.target, revision)
+        sealed = at_rest.seal_secret(self.keyring, place, Secret(secret))
+        return result_of(self.store.slots.rotate(slot.principal, slot.slot, sealed, slot.revision, "token:test"))
 
     def route(self, principal: str, slot: str, model: str = "small", expected: int | None = None) -> RouteRecord:
         """A route to ``slot``."""

@@ -178,7 +178,10 @@ class QuickstartTests(SynchronousTestCase):
         running = self.start("--nodes", "2")
         document = running.ready()
         os.kill(document["pids"]["node"], 9)
-        self.assertEqual(chat(document), 200)
+        # one that was given to it just then has an end that can be seen
+        answers = {chat(document) for _ in range(8)}
+        self.assertIn(200, answers)
+        self.assertLessEqual(answers, {200, 502})
         os.kill(document["pids"]["node-2"], 9)
         code, output, _ = running.end()
         self.assertEqual(code, 1)

@@ -40,6 +40,7 @@ class Plane:
     store: IStore
     edges: Edges
     watch: GenerationWatch
+    mutations: Mutations
     api: CredentialApi
 
     def trust(self, pinned: PinnedIssuers, verifier: AttestationVerifier) -> None:
@@ -92,6 +93,7 @@ def build_plane(
         store=store,
         edges=edges,
         watch=watch,
+        mutations=mutations,
         api=CredentialApi(
             store=store,
             mutations=mutations,

@@ -176,6 +176,11 @@ class PeerPair:
         self.acceptor.handshakeCompleted()
         self.initiator.handshakeCompleted()
 
+    @property
+    def ended(self) -> bool:
+        """Whether the connection has ended."""
+        return self._lost
+
     def pump(self) -> None:
         """Deliver until nothing moves any more, or only a later turn of the event loop takes more."""
         moved = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from zope.interface import implementer
 
@@ -69,6 +69,8 @@ class FakeUpstream:
         self.renewed = 0
         self.closed = False
         self.failure: UpstreamFailed | None = None
+        #: Told of each call as it begins.
+        self.watch: Callable[[FakeCall], object] = lambda call: None
 
     def call(
         self,
@@ -81,6 +83,7 @@ class FakeUpstream:
         """Begin a call."""
         call = FakeCall(method, path, headers, body_length, receiver)
         self.calls.append(call)
+        self.watch(call)
         if self.failure is not None:
             receiver.failed(self.failure)
         return call
