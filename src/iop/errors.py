@@ -92,6 +92,12 @@ class PeerNotReading(ProtocolViolation):
     retryable = True
 
 
+class EventFlood(ProtocolViolation):
+    """An Edge tells events faster than any Edge has them (S13)."""
+
+    code = "event_flood"
+
+
 class TooManyConnections(IopError):
     """A listener carries as many connections as it may; the newest one was dropped."""
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from twisted.internet.defer import Deferred
 
 from iop.control_plane import status
-from iop.control_plane.status import EdgeStatus
+from iop.control_plane.status import EdgeStatus, Statuses
 from iop.errors import NotFound, PeerDisconnected, RequestTimedOut
 from iop.store.memory import MemoryStore
 from iop.wire import control_pb2, runtime_pb2
@@ -51,9 +51,10 @@ class StatusTests(WorldCase):
     def setUp(self) -> None:
         super().setUp()
         self.connection, _ = self.world.enrolled()
+        self.statuses = Statuses(self.world.plane.edges, self.world.clock)
 
     def ask(self) -> Deferred[EdgeStatus]:
-        asked = Deferred.fromCoroutine(self.world.plane.edges.status("edge1"))
+        asked = self.statuses.status("edge1")
         self.world.pump()
         return asked
 
@@ -164,9 +165,9 @@ class StatusTests(WorldCase):
 
     def test_who_is_not_there(self) -> None:
         """S1: neither an Edge that is not connected, nor one whose word on the projection is still to come."""
-        self.failureResultOf(Deferred.fromCoroutine(self.world.plane.edges.status("nobody")), NotFound)
+        self.failureResultOf(self.statuses.status("nobody"), NotFound)
         self.world.greeted("edge2")
-        self.failureResultOf(Deferred.fromCoroutine(self.world.plane.edges.status("edge2")), NotFound)
+        self.failureResultOf(self.statuses.status("edge2"), NotFound)
 
     def test_sessions(self) -> None:
         """S5: connected Edges by name, with what they were sent and what they acknowledged."""

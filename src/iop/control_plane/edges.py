@@ -11,7 +11,6 @@ from zope.interface import implementer
 
 from iop.control_plane.sent import Sent, Word
 from iop.control_plane.slices import in_slices
-from iop.control_plane.status import ask_status
 from iop.crypto.receipt import verify_receipt
 from iop.errors import (
     EdgeCutOff,
@@ -30,19 +29,21 @@ from iop.units import PROTOCOL_VERSION, is_name
 from iop.wire import control_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
-    from typing import Any
+    from collections.abc import Callable, Coroutine, Iterator
+    from typing import Any, TypeVar
 
     from google.protobuf.message import Message
     from twisted.python.failure import Failure
 
+    from iop.control_plane.events import Events
     from iop.control_plane.leases import LeaseDesk
     from iop.control_plane.projections import Publication, Publisher
     from iop.control_plane.sent import Offer
-    from iop.control_plane.status import EdgeStatus
     from iop.core.projection import Projection
     from iop.crypto.issuer import PinnedIssuers
     from iop.interfaces import IClock, IPeer, IStore
+
+    T = TypeVar("T")
 
 #: Projections on the way to one Edge, sent and not yet acknowledged, at most.
 UNACKNOWLEDGED_LIMIT = 8
@@ -80,6 +81,7 @@ class Edges:
         store: IStore,
         publisher: Publisher,
         desk: LeaseDesk,
+        events: Events,
         pinned: PinnedIssuers,
         clock: IClock,
         deployment_id: str,
@@ -88,6 +90,7 @@ class Edges:
         self.store = store
         self.publisher = publisher
         self.desk = desk
+        self.events = events
         self.pinned = pinned
         self.clock = clock
         self.deployment_id = deployment_id
@@ -162,15 +165,15 @@ class Edges:
         sessions = [link.session() for _, link in sorted(self._links.items())]
         return [session for session in sessions if session.since_ms]
 
-    async def status(self, edge: str) -> EdgeStatus:
-        """What a connected Edge tells of itself (S1).
+    def link(self, edge: str) -> EdgeLink:
+        """The connection of an Edge.
 
-        :raises NotFound: there is no connection of it whose word on the projection is in.
+        :raises NotFound: there is none.
         """
         link = self._links.get(edge)
         if link is None:
             raise NotFound("this Edge is not connected here", hint="iop edge list tells which are")
-        return await link.status()
+        return link
 
     async def drain(self) -> None:
         """Let every connection finish what is in flight and close; done when all are gone."""
@@ -197,6 +200,8 @@ class EdgeLink:
         #: Whether barriers wait for this session: only then is a lease given (L1).
         self._awaited = False
         self._ended = False
+        #: Of the last lifecycle event that was told here.
+        self._told = 0
         self._sending = DeferredSemaphore(UNACKNOWLEDGED_LIMIT)
         self._log = Logger()
 
@@ -224,8 +229,8 @@ class EdgeLink:
         return Deferred.fromCoroutine(answer)
 
     def notified(self, message: Message) -> None:
-        """An Edge has nothing to tell without being asked yet."""
-        raise UnexpectedMessage("an Edge may not send this")
+        """Lifecycle events, and how commands stand."""
+        self._told = self._edges.events.told(self._edge, message, self._told)
 
     def lost(self, reason: IopError) -> None:
         """End the session's row; whoever waits at a barrier for it counts it as cut off from now on."""
@@ -233,6 +238,8 @@ class EdgeLink:
         # one that never was an Edge's session, such as a look of `iop doctor`, takes no Edge away
         if self._edges.release(self._edge, self):
             self._log.info("control.edge.disconnected", edge=self._edge, reason=reason.code, detail=reason.message)
+            if self._since_ms:
+                self._edges.events.disconnected(self._edge)
         if self._session:
             self._end_session()
 
@@ -260,19 +267,18 @@ class EdgeLink:
         """How far this connection is."""
         return Session(self._edge, self._sent.generation, self._sent.acknowledged, self._awaited, self._since_ms)
 
-    async def status(self) -> EdgeStatus:
-        """See :meth:`Edges.status`."""
+    async def ask(self, question: Callable[[IPeer], Coroutine[Any, Any, T]]) -> T:
+        """Put a question of an operator to the Edge (S1, S6); an answer that is none ends the connection.
+
+        :raises NotFound: its word on the projection is not in yet.
+        """
         if self._peer is None or not self._enrolled:
             raise NotFound("this Edge is connecting just now", hint="try again")
         try:
-            return await ask_status(self._peer, self._edge, self._edges.clock)
+            return await question(self._peer)
         except UnexpectedMessage as violation:
             self.close(violation)
             raise PeerDisconnected("the Edge broke the wire, and its connection was ended") from None
-        except RequestTimedOut:
-            raise RequestTimedOut(
-                "the Edge did not tell its status in time", hint="try again; if it stays so, see the Edge's own log"
-            ) from None
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
@@ -290,6 +296,7 @@ class EdgeLink:
         self._sent.wrote(publication.projection, whole=True)
         self._since_ms = self._edges.clock.wall_ms()
         self._log.info("control.edge.connected", edge=self._edge, generation=publication.projection.generation)
+        self._edges.events.connected(self._edge)
         return control_pb2.EdgeHelloResponse(
             accepted=True,
             deployment_id=self._edges.deployment_id,

@@ -58,6 +58,15 @@ class ControlPlaneMetrics:
             (*map(str, _STATUSES), UNANSWERED),
         )
 
+        self.commands = Tally(
+            registry,
+            "iop_control_plane_edge_commands",
+            "Commands that were sent to Edges, by what came of it",
+            "outcome",
+            ("accepted", "refused", "unanswered"),
+        )
+        self.edge_events = Counter("iop_control_plane_edge_events", "Events that Edges told", registry=registry)
+
     def complete(self, barrier: Barrier) -> None:
         """A mutation reached every Edge."""
         self._complete.inc()

@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from iop.control_plane.commands import CommandDesk
 from iop.control_plane.credential_api import CredentialApi
 from iop.control_plane.edges import Edges
+from iop.control_plane.events import Events
 from iop.control_plane.generation import GenerationWatch
 from iop.control_plane.leases import LeaseDesk, LeaseScope, Unseal
 from iop.control_plane.mutations import Mutations
+from iop.control_plane.operator import OperatorApi
 from iop.control_plane.pages import Pages
 from iop.control_plane.projections import Publisher
+from iop.control_plane.status import Statuses
 from iop.crypto.at_rest import open_secret
 
 if TYPE_CHECKING:
@@ -42,6 +46,7 @@ class Plane:
     watch: GenerationWatch
     mutations: Mutations
     api: CredentialApi
+    operator: OperatorApi
 
     def trust(self, pinned: PinnedIssuers, verifier: AttestationVerifier) -> None:
         """Judge receipts and attestations by these from now on; the verdicts that were remembered are gone."""
@@ -70,10 +75,12 @@ def build_plane(
         metrics=metrics,
         unseal=unseal,
     )
+    events = Events(clock, metrics)
     edges = Edges(
         store=store,
         publisher=Publisher(store.projections, keys.issuer, deployment.id, clock, Pages()),
         desk=desk,
+        events=events,
         pinned=keys.pinned,
         clock=clock,
         deployment_id=deployment.id,
@@ -102,4 +109,5 @@ def build_plane(
             metrics=metrics,
             deployment_id=deployment.id,
         ),
+        operator=OperatorApi(edges, Statuses(edges, clock), CommandDesk(store.audit, edges, events, metrics), events),
     )

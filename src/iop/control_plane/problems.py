@@ -23,6 +23,7 @@ from iop.errors import (
     RevisionMismatch,
     StoreBusy,
     StoreUnavailable,
+    TooManyInFlight,
 )
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ _STATUS: Mapping[type[IopError], int] = {
     RequestTimedOut: 504,
     PeerDisconnected: 502,
     Draining: 502,
+    TooManyInFlight: 503,
 }
 
 

@@ -12,7 +12,6 @@ from zope.interface import implementer
 from iop.certificates import check_own, read_certificates
 from iop.control_plane.api_request import body_limit
 from iop.control_plane.metrics import ControlPlaneMetrics
-from iop.control_plane.operator import OperatorApi
 from iop.control_plane.plane import Keys, Plane, build_plane
 from iop.control_plane.problems import refuse_http
 from iop.crypto.attestation import AttestationVerifier
@@ -174,7 +173,7 @@ class ControlPlane:
             self._ports.append(port)
             addresses[key] = bound_address(port)
         if config.operator is not None:
-            site = OperatorApi(parts.plane.edges).site(self._clock)
+            site = parts.plane.operator.site(self._clock)
             self._ports.append(listen_unix(self._reactor, config.operator.socket, site, "[operator] socket"))
         parts.plane.watch.start()
         return addresses

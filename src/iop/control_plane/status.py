@@ -6,11 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from iop.errors import RequestTimedOut, UnexpectedMessage
+from twisted.internet.defer import Deferred
+
+from iop.core.allowance import Allowance
+from iop.errors import ApiRefused, RequestTimedOut, UnexpectedMessage
 from iop.units import is_name
 from iop.wire import control_pb2, runtime_pb2
 
 if TYPE_CHECKING:
+    from twisted.python.failure import Failure
+
+    from iop.control_plane.edges import Edges
     from iop.interfaces import IClock, IPeer
 
 #: How long an Edge may take for one page, and for all of them.
@@ -22,6 +28,9 @@ PAGE_LIMIT: Final = 128
 NODE_LIMIT: Final = 1000
 #: Providers of one Node at most, as in an Edge's configuration.
 PROVIDER_LIMIT: Final = 64
+#: How often one Edge is asked: so often at once, then so often a second.
+ASKED_BURST: Final = 8
+ASKED_PER_SECOND: Final = 4
 
 _CATEGORIES: Final[Mapping[int, str]] = {
     runtime_pb2.PROVIDER_CATEGORY_CLI: "cli",
@@ -90,11 +99,67 @@ class EdgeStatus:
     """An Edge's own snapshot, as it was while its pages were read.
 
     :ivar generation: of the projection in force, 0 if there is none.
+    :ivar draining: whether it refuses new requests since ``edge.drain`` (S11).
+    :ivar event_sequence: of its newest lifecycle event (S12).
     """
 
     edge: str
     generation: int
+    draining: bool
+    event_sequence: int
     nodes: tuple[NodeStatus, ...]
+
+
+class Statuses:
+    """Asks Edges for their status: whoever wants that of one which is being asked gets the same answer (S1)."""
+
+    def __init__(self, edges: Edges, clock: IClock) -> None:
+        self._edges = edges
+        self._clock = clock
+        self._allowance = Allowance(ASKED_PER_SECOND, ASKED_BURST)
+        #: Edge -> who waits for its answer.
+        self._waiting: dict[str, list[Deferred[EdgeStatus]]] = {}
+
+    def status(self, edge: str) -> Deferred[EdgeStatus]:
+        """What a connected Edge tells of itself; cancelling gives up this wait alone.
+
+        Fails with :class:`~iop.errors.NotFound` if there is no connection of it whose word on the projection is in,
+        and with :class:`~iop.errors.ApiRefused` if it is asked too often.
+        """
+        waiting = self._waiting.get(edge)
+        if waiting is None:
+            waiting = self._waiting[edge] = []
+            asked = Deferred.fromCoroutine(self._ask(edge))
+            turn = self._wait(waiting)
+            asked.addCallbacks(self._answered, self._failed, (edge,), {}, (edge,))
+            return turn
+        return self._wait(waiting)
+
+    async def _ask(self, edge: str) -> EdgeStatus:
+        link = self._edges.link(edge)
+        if self._allowance.take(edge, self._clock.boot()):
+            raise ApiRefused(
+                429, "asked_too_often", "this Edge is asked for its status too often", hint="wait a second"
+            )
+        try:
+            return await link.ask(lambda peer: ask_status(peer, edge, self._clock))
+        except RequestTimedOut:
+            raise RequestTimedOut(
+                "the Edge did not tell its status in time", hint="try again; if it stays so, see the Edge's own log"
+            ) from None
+
+    def _wait(self, waiting: list[Deferred[EdgeStatus]]) -> Deferred[EdgeStatus]:
+        turn: Deferred[EdgeStatus] = Deferred(waiting.remove)
+        waiting.append(turn)
+        return turn
+
+    def _answered(self, status: EdgeStatus, edge: str) -> None:
+        for turn in self._waiting.pop(edge):
+            turn.callback(status)
+
+    def _failed(self, failure: Failure, edge: str) -> None:
+        for turn in self._waiting.pop(edge):
+            turn.errback(failure)
 
 
 async def ask_status(peer: IPeer, edge: str, clock: IClock) -> EdgeStatus:
@@ -123,7 +188,7 @@ async def ask_status(peer: IPeer, edge: str, clock: IClock) -> EdgeStatus:
             after = node.node
             nodes.append(node)
         if not page.more:
-            return EdgeStatus(edge, page.generation, tuple(nodes))
+            return EdgeStatus(edge, page.generation, page.draining, page.event_sequence, tuple(nodes))
         if not page.nodes:
             break
     raise UnexpectedMessage("an Edge's status has no end")
