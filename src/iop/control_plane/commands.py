@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from iop.errors import ApiRefused, MalformedInput, PeerDisconnected, RequestTimedOut, UnexpectedMessage
-from iop.units import rfc3339
+from iop.units import SELECTOR_LIMIT, rfc3339
 from iop.wire import control_pb2
 
 if TYPE_CHECKING:
@@ -104,6 +104,8 @@ def check_command(command: Command) -> Command:
         raise MalformedInput("a command id is 1-64 of A-Z a-z 0-9 . _ -")
     if not _OPERATION.match(command.operation):
         raise MalformedInput("an operation is 1-64 of a-z 0-9 . _", hint="such as edge.drain")
+    if len(command.selector) > SELECTOR_LIMIT or not command.selector.isprintable():
+        raise MalformedInput(f"a selector has at most {SELECTOR_LIMIT} printable characters")
     keys = [key for key, _ in command.metadata]
     if len(keys) > METADATA_LIMIT or len(set(keys)) < len(keys):
         raise MalformedInput(f"metadata has at most {METADATA_LIMIT} keys, each once")

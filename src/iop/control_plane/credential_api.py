@@ -18,17 +18,18 @@ from iop.control_plane import api_request
 from iop.control_plane.leases import secret_place
 from iop.control_plane.metrics import UNANSWERED, ControlPlaneMetrics
 from iop.control_plane.problems import MEDIA_TYPE, problem, problem_of
+from iop.control_plane.shielded import shielded
 from iop.core.allowance import Allowance
 from iop.core.profiles import PROFILES
 from iop.core.slots import with_secret
 from iop.crypto.at_rest import seal_secret
 from iop.crypto.tokens import parse_token, token_digest
-from iop.errors import ApiRefused, IopError, MalformedToken
+from iop.errors import ApiRefused, MalformedToken
 from iop.records import Committed, NewSlot, RouteRecord, SlotRecord, SlotState, TokenKind
 from iop.units import is_name, new_id, rfc3339
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
     from twisted.python.failure import Failure
     from twisted.web.iweb import IRequest
@@ -126,26 +127,11 @@ class CredentialApi:
 
         # klein names an endpoint after its function, and cancels what it was given when a client leaves
         def endpoint(request: Request, **_: str) -> Deferred[bytes]:
-            return self._shielded(run(request))
+            # nobody is there to be told, and a defect is one all the same
+            return shielded(run(request), lambda failure: self._log.failure("control.api.failed", failure))
 
         endpoint.__name__ = call.__name__
         return endpoint
-
-    def _shielded(self, work: Coroutine[Deferred[Any], Any, bytes]) -> Deferred[bytes]:
-        """``work``'s result, in a Deferred whose cancellation does not reach ``work``."""
-        answer: Deferred[bytes] = Deferred()
-
-        def failed(failure: Failure) -> None:
-            if not answer.called:
-                answer.errback(failure)
-            elif not isinstance(failure.value, IopError):
-                # nobody is there to be told, and a defect is one all the same
-                self._log.failure("control.api.failed", failure)
-
-        Deferred.fromCoroutine(work).addCallback(
-            lambda document: None if answer.called else answer.callback(document)
-        ).addErrback(failed)
-        return answer
 
     def _failed(self, request: IRequest, failure: Failure) -> bytes:
         answer, error = cast(Request, request), failure.value

@@ -40,7 +40,7 @@ DISCONNECTED: Final[Mapping[str, str]] = {
     "peer_silent": "nothing was heard from it",
     "peer_not_reading": "it did not take what it was sent",
     "handshake_timeout": "its handshake took too long",
-    "timed_out": "it did not answer in time",
+    "request_timed_out": "it did not answer in time",
     "tls_failed": "TLS failed",
     "identity_refused": "its certificate no longer holds",
     "attestation_refused": "its key is not vouched for",
@@ -54,8 +54,9 @@ DISCONNECTED: Final[Mapping[str, str]] = {
     "stray_answer": "it broke the wire",
     "flow_violation": "it broke the wire",
     "too_many_in_flight": "it asked too much at once",
+    "too_many_connections": "there were too many connections",
     "draining": "one of the two was stopping",
-    "disconnected": "an operator disconnected it",
+    "disconnected": "an operator had it disconnected",
     "internal": "the Edge failed; its log says where",
 }
 _OF_NODES: Final[Mapping[int, str]] = {

@@ -12,11 +12,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from klein import Klein
+from klein.resource import KleinResource
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from iop.control_plane.commands import Command
 from iop.control_plane.problems import MEDIA_TYPE, problem_of, refuse_http
+from iop.control_plane.shielded import shielded
 from iop.errors import ApiRefused, MalformedInput
 from iop.net.guard import GuardLimits, guarded_site
 from iop.units import is_name, new_id, rfc3339
@@ -43,7 +45,7 @@ LIMITS: Final = GuardLimits(headers=8 * 1024, body=COMMAND_LIMIT, call_seconds=1
 #: Seconds that a call waits for an event at most.
 WAIT_LIMIT: Final = 10
 
-_NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,15}\Z")
+_NUMBER: Final = re.compile(r"(?:0|[1-9][0-9]{0,15})\Z")
 
 
 class OperatorApi:
@@ -58,6 +60,10 @@ class OperatorApi:
 
     def site(self, clock: IClock) -> HttpServerFactory:
         """The socket's factory."""
+        return guarded_site(self.resource(), clock, LIMITS, body_limit, refuse_http)
+
+    def resource(self) -> KleinResource:
+        """The calls, without the limits on what comes before them."""
         app = Klein()
         app.url_map.merge_slashes = False
         app.route("/v1/edges", methods=["GET"])(self._list)
@@ -65,7 +71,7 @@ class OperatorApi:
         app.route("/v1/edges/<edge>/commands", methods=["POST"])(self._command)
         app.route("/v1/events", methods=["GET"])(self._heard)
         app.handle_errors(Exception)(self._failed)
-        return guarded_site(app.resource(), clock, LIMITS, body_limit, refuse_http)
+        return app.resource()
 
     def _list(self, request: Request) -> bytes:
         sessions = [
@@ -84,7 +90,8 @@ class OperatorApi:
         return self._statuses.status(edge).addCallback(lambda told: _answer(request, asdict(told)))
 
     def _command(self, request: Request, edge: str) -> Deferred[bytes]:
-        sent = Deferred.fromCoroutine(self._desk.send(edge, read_command(request)))
+        work = self._desk.send(edge, read_command(request))
+        sent = shielded(work, lambda failure: self._log.failure("control.operator.failed", failure))
         return sent.addCallback(lambda state: _answer(request, {"edge": edge, "command": asdict(state)}))
 
     def _heard(self, request: Request) -> Deferred[bytes]:

@@ -46,6 +46,8 @@ class Plane:
     watch: GenerationWatch
     mutations: Mutations
     api: CredentialApi
+    commands: CommandDesk
+    events: Events
     operator: OperatorApi
 
     def trust(self, pinned: PinnedIssuers, verifier: AttestationVerifier) -> None:
@@ -94,6 +96,7 @@ def build_plane(
         window_ms=lease.window_ms,
         acknowledge_seconds=lease.acknowledge_seconds,
     )
+    commands = CommandDesk(store.audit, edges, events, metrics)
     watch = GenerationWatch(store, edges, clock)
     metrics.watch(edges, watch, store.audit)
     return Plane(
@@ -109,5 +112,7 @@ def build_plane(
             metrics=metrics,
             deployment_id=deployment.id,
         ),
-        operator=OperatorApi(edges, Statuses(edges, clock), CommandDesk(store.audit, edges, events, metrics), events),
+        commands=commands,
+        events=events,
+        operator=OperatorApi(edges, Statuses(edges, clock), commands, events),
     )
