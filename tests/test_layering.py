@@ -118,6 +118,16 @@ class LayeringTests(SynchronousTestCase):
         """C48: the product speaks no gRPC."""
         self.assertEqual([str(each) for each in imports() if each.name.split(".")[0] in {"grpc", "grpc_tools"}], [])
 
+    def test_the_control_plane_dials_nobody(self) -> None:
+        """C1, C44: Edges dial it, and a Node is nothing that it could reach: whoever dials is an Edge or a Node."""
+        dialling = ("iop.net.dial.", "twisted.internet.endpoints.", "twisted.internet.protocol.ClientFactory")
+        dials = {
+            each.importer
+            for each in imports()
+            if each.name.startswith(dialling) and not each.name.endswith((".serverFromString", ".UNIXServerEndpoint"))
+        }
+        self.assertEqual(dials & ROLES, {"edge", "node"})
+
     def test_fakes_are_for_tests_and_the_quickstart(self) -> None:
         """No role can be given a fake by mistake: of what ships, only the quickstart's stand-in uses one."""
         users = {each.name for each in imports() if each.name.startswith("iop.testing") and each.importer != "testing"}

@@ -35,7 +35,7 @@ class EnrolmentTests(WorldCase):
         return reason
 
     def test_the_hello_brings_projection_and_receipt(self) -> None:
-        """C11, E2, E4: what an accepted Edge learns is Ann's ``use`` token and route, signed for this Edge."""
+        """C11, C14, E2, E4: what an accepted Edge learns is Ann's ``use`` token and route, signed for this Edge."""
         _, answer = self.world.enrolled()
         snapshot, digest = projection_from_wire(answer.projection)
         self.assertEqual(digest, projection_digest(snapshot.tokens, snapshot.routes))
@@ -55,7 +55,7 @@ class EnrolmentTests(WorldCase):
             self.assertNotIn(bad, data)
 
     def test_an_empty_identity(self) -> None:
-        """C26: an Edge that does not say who it is."""
+        """C3, C26: an Edge that does not say who it is."""
         self.assertEqual(self.refused(hello("")), "identity_refused")
 
     def test_another_edges_identity(self) -> None:
@@ -402,7 +402,7 @@ class RefreshTests(WorldCase):
         self.assertNotIn("nothing was changed", error.message + error.hint)
 
     def test_a_host_local_change_is_noticed(self) -> None:
-        """A mutation that another process committed reaches the Edges within a second."""
+        """P44: a mutation that another process committed reaches the Edges by polling, within a second."""
         connection, _ = self.world.enrolled()
         self.world.plane.watch.start()
         self.addCleanup(self.world.plane.watch.stop)

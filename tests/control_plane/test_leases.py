@@ -255,7 +255,7 @@ class HostileEdgeTests(LeaseCase):
         self.assertEqual((refusal.code, refusal.retryable), ("binding_mismatch", False))
 
     def test_every_bound_field(self) -> None:
-        """P12 at the Control Plane: one row per field, each changed alone, each refused without decrypting."""
+        """P12, C23 at the Control Plane: one row per field, each changed alone, each refused without decrypting."""
         bob = self.world.principal("bob")
         bobs = self.world.slot(bob)
         bobs_route = self.world.route(bob, bobs.slot)

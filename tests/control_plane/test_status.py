@@ -82,7 +82,7 @@ class StatusTests(WorldCase):
         self.failureResultOf(asked, PeerDisconnected)
 
     def test_pages_are_put_together(self) -> None:
-        """S1, S3: what the Edge told, in its order, in words."""
+        """C4, S1, S3: what the Edge told, in its order, in words."""
         asked = self.ask()
         self.answer([node("a"), node("b")], more=True)
         self.answer([node("c")])
@@ -180,7 +180,7 @@ class StatusTests(WorldCase):
         self.assertEqual([session.edge for session in self.world.plane.edges.sessions()], ["edge0"])
 
     def test_nothing_is_kept(self) -> None:
-        """S4, C47: after a status the store holds no Node, provider or target that was told."""
+        """S4, C2, C47: after a status the store holds no Node, provider or target that was told."""
         store = self.world.store
         assert isinstance(store, MemoryStore)
         before = repr(vars(store))

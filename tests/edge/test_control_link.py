@@ -33,7 +33,7 @@ class EnrolmentTests(SynchronousTestCase):
         self.control_plane = self.rig.control_plane
 
     def test_enrols(self) -> None:
-        """E2, E6: the hello names this Edge, the projection is applied, the word on it makes the session ready."""
+        """C3, E2, E6: the hello names this Edge, the projection is applied, the word on it makes the session ready."""
         verifyObject(IPeerApplication, self.rig.link.application())
         self.rig.dial()
         hello = self.control_plane.hello
@@ -52,7 +52,7 @@ class EnrolmentTests(SynchronousTestCase):
         self.assertEqual(self.rig.settled, 0)
 
     def test_no_projection(self) -> None:
-        """P10: an accepted hello without a projection, or without its receipt, is refused."""
+        """P10, C12, E2: an accepted hello without a projection, or without its receipt, is refused."""
         for missing in ("projection", "receipt"):
             self.setUp()
             self.control_plane.hello_answer.ClearField(missing)
@@ -66,7 +66,7 @@ class EnrolmentTests(SynchronousTestCase):
         self.assertIsNone(self.rig.projections.current)
 
     def test_refused_hello(self) -> None:
-        """E1: a refused Edge has no session."""
+        """C3, E1: a refused Edge has no session."""
         self.control_plane.hello_answer = control_pb2.EdgeHelloResponse(accepted=False, code="edge_denied")
         self.assertNotEnrolled()
 

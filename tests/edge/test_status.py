@@ -49,7 +49,7 @@ class StatusTests(SynchronousTestCase):
             self.assertEqual((told.long_context_capacity, told.long_in_flight, told.long_queued), (0, 0, 0))
 
     def test_configured_nodes_are_all_there(self) -> None:
-        """S2, C28, C32: by name, also those that never connected; its own id and generation."""
+        """S2, C2, C27, C28, C32: by name, also those that never connected; its own id and generation."""
         page = self.page()
         self.assertEqual((page.edge_id, page.generation, page.more), (EDGE, 5, False))
         self.assertEqual([node.node_id for node in page.nodes], ["node-1", "node-2"])
@@ -174,7 +174,7 @@ class StatusTests(SynchronousTestCase):
             self.assertNotIn(secret, told)
 
     def test_pages(self) -> None:
-        """S1: pages follow each other without a gap or a repetition, wherever they are cut."""
+        """C4, S1: pages follow each other without a gap or a repetition, wherever they are cut."""
         names = [f"node-{number:03}" for number in range(40)]
         self.rig = Rig(Path(self.mktemp()), [node_table(name) for name in reversed(names)])
         self.rig.dial()

@@ -109,7 +109,7 @@ class LeakTests(CanaryCase):
     # -- tests --------------------------------------------------------------------------------------------------------
 
     def test_no_canary_leaves_its_place(self) -> None:
-        """P6, P21, P24, P25: in no file of the home, SQLite's -wal and the logs included, in no answer, no page, no
+        """C52, P6, P21, P24, P25: in no file of the home, with SQLite's -wal and the logs, in no answer, no page, no
         argument and environment of any process, not in what it prints, and nothing of others in the Edge's memory.
         """
         self.route_everything()

@@ -223,7 +223,7 @@ class MutualTests(TlsCase):
         await self.assert_talking("address", self.listener, dialler)
 
     async def test_a_listener_hears_nothing_from_impostors(self) -> None:
-        """P1: each row ends the handshake at the listener, which says why; nothing reaches either application."""
+        """P1, C7: each row ends the handshake at the listener, which says why; nothing reaches either application."""
         for label, files in self.impostors(NODE).items():
             at_server, _ = await self.assert_silent(label, self.listener, Careless(files))
             self.assertIsInstance(at_server.why, IdentityRefused, label)
@@ -240,7 +240,7 @@ class MutualTests(TlsCase):
             await self.assert_silent(role.value, self.listener, Careless(self.pki.issue(role, "node1")))
 
     async def test_a_dialler_tells_impostors_nothing(self) -> None:
-        """P1: each row ends the handshake at the dialler."""
+        """P1, C7: each row ends the handshake at the dialler."""
         for label, files in self.impostors(EDGE).items():
             _, at_client = await self.assert_silent(label, Careless(files), self.dialler)
             self.assertIsInstance(at_client.why, IdentityRefused, label)
