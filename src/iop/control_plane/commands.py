@@ -50,6 +50,8 @@ ENDS: Final[Mapping[str, str]] = {
     "bad_config": "the Edge's configuration files do not hold; what it had before stays in force",
     "file_refused": "a file of the Edge's configuration cannot be read safely; what it had before stays in force",
     "not_connected": "the Edge was not connected to its Control Plane",
+    "projection_refused": "what the Edge was sent again is not what it acknowledged; what it had before stays in force",
+    "projection_superseded": "newer projections came all the time; the newest of them is in force",
     "internal": "the Edge failed; its log says where",
 }
 _PHASES: Final[Mapping[int, str]] = {
