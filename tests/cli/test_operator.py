@@ -66,7 +66,7 @@ GONE = {"code": "not_found", "detail": "this Edge is not connected here", "hint"
 
 def status_of(edge: str) -> dict[str, Any]:
     """What an Edge tells of itself."""
-    return {"edge": edge, "generation": 12, "nodes": [NODE]}
+    return {"edge": edge, "generation": 12, "draining": False, "event_sequence": 7, "nodes": [NODE]}
 
 
 def answer(status: int, document: object) -> bytes:
@@ -156,7 +156,8 @@ class OperatorTests(TestCase):
             "/v1/edges/c": answer(200, status_of("c")),
         }
         await self.serve(answers.__getitem__)
-        self.assertEqual([told.edge for told in await self.operator.every_edge()], ["a", "c"])
+        told, failed = await self.operator.every_edge()
+        self.assertEqual(([each.edge for each in told], failed), (["a", "c"], {}))
 
     async def test_refusal(self) -> None:
         """The code is the Control Plane's; its words command no terminal."""
@@ -166,17 +167,20 @@ class OperatorTests(TestCase):
         self.assertEqual((refused.message, refused.hint), ("edge-1 is late?[31m?", "try?again"))
 
     async def test_edge_that_does_not_answer(self) -> None:
-        """Of all that are asked, it is named."""
-        edges = {"edges": [SESSION | {"edge": name} for name in ("a", "b")]}
+        """The others are told of, and it is named."""
+        edges = {"edges": [SESSION | {"edge": name} for name in ("a", "b", "c")]}
         late = {"code": "timed_out", "detail": "it did not answer in time"}
         answers = {
             "/v1/edges": answer(200, edges),
             "/v1/edges/a": answer(200, status_of("a")),
             "/v1/edges/b": answer(504, late),
+            "/v1/edges/c": answer(200, status_of("c")),
         }
         await self.serve(answers.__getitem__)
-        refused = await self.fails(self.operator.every_edge(), ApiRefused)
-        self.assertEqual((refused.status, refused.reason), (504, "timed_out"))
+        told, failed = await self.operator.every_edge()
+        self.assertEqual([each.edge for each in told], ["a", "c"])
+        refused = failed.pop("b")
+        self.assertEqual((refused.status, refused.reason, failed), (504, "timed_out", {}))
         self.assertEqual(refused.message, "Edge b: it did not answer in time")
 
     async def test_edge_that_is_not_connected(self) -> None:
@@ -231,28 +235,48 @@ class OperatorTests(TestCase):
 
 
 class Machine:
-    """A machine on which a Control Plane answers at every path, each call with the next of ``answers``."""
+    """A machine on which a Control Plane answers at every path, each call with the next of ``answers``.
+
+    An answer is a document, or a status and a document, or None for a call that nobody takes.
+    """
 
     def __init__(self, *answers: object) -> None:
-        self._answers = [answer(200, document) for document in answers]
+        self._answers = list(answers)
         self.asked: list[str] = []
+        self.sent: list[dict[str, Any]] = []
 
     def run(self, work: Callable[[IReactor], Coroutine[Any, Any, object]]) -> object:
         """Takes the place of :func:`iop.cli.reactor.run_in_reactor`."""
         memory = MemoryReactorClock()
         results: list[object] = []
         Deferred.fromCoroutine(work(cast(IReactor, memory))).addBoth(results.append)
-        for _, factory, _, _ in memory.unixClients:
-            # a call that is answered may make the next one, which this loop then comes to
-            protocol, transport = factory.buildProtocol(None), StringTransport()
-            protocol.makeConnection(transport)
-            self.asked.append(transport.value().decode().split(" ")[1])
-            protocol.dataReceived(self._answers.pop(0))
-            protocol.connectionLost(Failure(ConnectionDone()))
+        taken = 0
+        while not results:
+            if taken == len(memory.unixClients):
+                # something is tried again after a while
+                memory.advance(1)
+                continue
+            self._take(memory.unixClients[taken][1])
+            taken += 1
         [result] = results
         if isinstance(result, Failure):
             result.raiseException()
         return result
+
+    def _take(self, factory: Any) -> None:
+        given = self._answers.pop(0)
+        if given is None:
+            factory.clientConnectionFailed(None, Failure(ConnectError(errno.ECONNREFUSED)))
+            return
+        status, document = given if isinstance(given, tuple) else (200, given)
+        protocol, transport = factory.buildProtocol(None), StringTransport()
+        protocol.makeConnection(transport)
+        head, _, body = transport.value().partition(b"\r\n\r\n")
+        self.asked.append(head.decode().split(" ")[1])
+        if body:
+            self.sent.append(json.loads(body))
+        protocol.dataReceived(answer(status, document))
+        protocol.connectionLost(Failure(ConnectionDone()))
 
 
 class UnansweredTests(SynchronousTestCase):
@@ -333,11 +357,15 @@ class CommandTests(CommandCase):
         self.assertEqual(
             self.told("edge", "status", "edge-1").splitlines(),
             [
-                "edge        edge-1",
-                "generation  12",
+                "edge          edge-1",
+                "generation    12",
+                "draining      no",
+                "newest event  7",
                 "",
-                "EDGE    NODE    CONNECTED  PROVIDER  CATEGORY  STATUS     HEALTH   CAPACITY  IN FLIGHT  QUEUED",
-                "edge-1  node-1  yes        p         api       available  healthy  4         1          0",
+                "EDGE    NODE    CONNECTED  PROVIDER  CATEGORY  STATUS     HEALTH   CAPACITY  IN FLIGHT  QUEUED"
+                "  LONG CAPACITY  LONG IN FLIGHT  LONG QUEUED",
+                "edge-1  node-1  yes        p         api       available  healthy  4         1          0     "
+                "  2              1               0",
                 "edge-1  node-2  no",
             ],
         )
@@ -354,12 +382,26 @@ class CommandTests(CommandCase):
         self.assertIn("edge-2", self.told("node", "list", "--edge", "edge-2"))
         self.assertEqual(machine.asked, ["/v1/edges/edge-2"])
 
+    def test_an_edge_that_does_not_answer(self) -> None:
+        """The others are shown, it is named on stderr and, to programs, under ``failed``, and the exit code is 1."""
+        edges = {"edges": [SESSION, SESSION | {"edge": "edge-2"}]}
+        late = (504, {"code": "request_timed_out", "detail": "it is late"})
+        self.on(edges, late, status_of("edge-2"))
+        done = self.iop("node", "list", "--socket", "operator.sock")
+        self.assertEqual((done.code, done.err), (1, "Error: Edge edge-1: it is late\n"))
+        self.assertIn("edge-2  node-1", done.out)
+        self.on(edges, late, status_of("edge-2"))
+        done = self.iop("node", "list", "--socket", "operator.sock", "--json")
+        self.assertEqual(done.code, 1)
+        failed = {"edge-1": {"code": "request_timed_out", "message": "Edge edge-1: it is late"}}
+        self.assertEqual(json.loads(done.out), {"edges": [status_of("edge-2")], "failed": failed})
+
     def test_to_programs_all_of_it(self) -> None:
         """One line, with what no column shows."""
         for document, shown, arguments in (
             ({"edges": [SESSION]}, {"edges": [SESSION]}, ("edge", "list")),
             (status_of("edge-1"), status_of("edge-1"), ("edge", "status", "edge-1")),
-            (status_of("edge-1"), {"edges": [status_of("edge-1")]}, ("node", "list", "--edge", "edge-1")),
+            (status_of("edge-1"), {"edges": [status_of("edge-1")], "failed": {}}, ("node", "list", "--edge", "edge-1")),
         ):
             self.on(document)
             [line] = self.told(*arguments, "--json").splitlines()

@@ -81,8 +81,8 @@ class QuickstartTests(SynchronousTestCase):
         [provider] = node["providers"]
         serving = ZEROS | {"status": "available", "health": "healthy", "capacity": 16, "long_context_capacity": 16}
         self.assertEqual(provider, {"provider": "provider-1", "category": "api", **serving})
-        self.assertEqual(told(socket, "node", "list"), {"edges": [status]})
-        self.assertEqual(told(socket, "node", "list", "--edge", "edge-1"), {"edges": [status]})
+        self.assertEqual(told(socket, "node", "list"), {"edges": [status], "failed": {}})
+        self.assertEqual(told(socket, "node", "list", "--edge", "edge-1"), {"edges": [status], "failed": {}})
 
         for arguments in (("edge", "list"), ("edge", "status", "edge-1"), ("node", "list")):
             code, out, err = iop(socket, *arguments)
@@ -134,7 +134,7 @@ class KilledTests(SynchronousTestCase):
         _, shown, _ = iop(self.socket, "edge", "status", "edge-1")
         self.assertEqual(
             shown.splitlines()[-1].split(),
-            ["edge-1", "node-1", "no", "provider-1", "api", "unavailable", "offline", "0", "0", "0"],
+            ["edge-1", "node-1", "no", "provider-1", "api", "unavailable", "offline", *["0"] * 6],
         )
         self.deployment.node.end()
         self.deployment.start(Role.NODE)
@@ -144,7 +144,7 @@ class KilledTests(SynchronousTestCase):
         """What is not connected is not listed, and asking for it says so; its Nodes are nobody's to tell of."""
         self.deployment.edge.process.kill()
         wait_until(lambda: told(self.socket, "edge", "list") == {"edges": []}, "the Edge is no longer listed")
-        self.assertEqual(told(self.socket, "node", "list"), {"edges": []})
+        self.assertEqual(told(self.socket, "node", "list"), {"edges": [], "failed": {}})
         for arguments in (("edge", "status", "edge-1"), ("node", "list", "--edge", "edge-1")):
             self.assertEqual(told(self.socket, *arguments)["error"]["code"], "not_found")
             code, out, err = iop(self.socket, *arguments)

@@ -1,9 +1,11 @@
-"""``iop edge``: list Edges and look at one, deny and allow them."""
+"""``iop edge``: list Edges and look at one, give commands, hear events, deny and allow them."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -11,8 +13,13 @@ from iop.cli.answers import print_facts, print_list
 from iop.cli.denial import denials_of
 from iop.cli.host import json_option
 from iop.cli.node import print_nodes
-from iop.cli.operator import ask, socket_option
+from iop.cli.operator import Command, ask, socket_option
+from iop.cli.watching import Bar, Shown, follow, watch
+from iop.units import new_id
 
+#: Exit codes of a command by the phase in which it ended.
+_EXITS: Final = {"failed": 3, "cancelled": 4}
+_INTERRUPTED: Final = 130
 _COLUMNS = ("edge", "generation", "acknowledged", "ready", "connected_since")
 
 edge = denials_of(
@@ -48,7 +55,9 @@ def list_edges(socket: Path, as_json: bool) -> None:
 def status(edge: str, socket: Path, as_json: bool) -> None:
     """Show what the connected Edge EDGE tells of itself: its generation, its Nodes, what their providers are doing.
 
-    A Node that is not connected, and a provider that its Node does not serve, have zeros.
+    An Edge that is DRAINING refuses new requests. A Node that is drained or gone is not CONNECTED: it gets no new ones.
+    A provider that is disabled, or that its Node does not serve, is unavailable and has no capacity; one that is
+    unreachable did not answer its Node. LONG columns are of requests of the long-context class.
 
     \b
     Examples (with IOP_OPERATOR_SOCKET set):
@@ -59,6 +68,110 @@ def status(edge: str, socket: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(told.model_dump()))
         return
-    print_facts({"edge": told.edge, "generation": told.generation})
+    facts = {"edge": told.edge, "generation": told.generation}
+    print_facts(facts | {"draining": told.draining, "newest_event": told.event_sequence})
     click.echo()
     print_nodes([told])
+
+
+@edge.command("command", short_help="Have the connected Edge EDGE do OPERATION.")
+@click.argument("edge")
+@click.argument("operation")
+@click.argument("selector", default="")
+@click.option("--set", "metadata", multiple=True, metavar="KEY=VALUE", help="A value of the operation's own.")
+@click.option("--watch", "watching", is_flag=True, help="Show what happens until it has ended.")
+@click.option(
+    "--id", "command_id", metavar="ID", help="The id of a command that was given before, to ask how it stands."
+)
+@socket_option
+@json_option
+def command(
+    edge: str,
+    operation: str,
+    selector: str,
+    metadata: tuple[str, ...],
+    watching: bool,
+    command_id: str | None,
+    socket: Path,
+    as_json: bool,
+) -> None:
+    """Have the connected Edge EDGE do OPERATION with what SELECTOR chooses.
+
+    \b
+    Operations:
+      edge.drain, edge.resume        take no new requests, or take them again
+      node.drain, node.resume        give the chosen Nodes no new requests, or give them again
+      node.disconnect                end the connections of the chosen Nodes
+      provider.disable, .enable      give the chosen providers no new requests, or give them again
+      leases.flush                   forget all cached leases
+      projection.resync              read the projection anew
+      config.reload                  read certificates and configuration again
+
+    SELECTOR is key=value[,key=value...]; node and provider name one, other keys are labels. Draining takes
+    --set deadline_seconds=1..3600. What an Edge was told outlasts its connections and ends with its process.
+
+    With the same --id and the same words, an Edge does nothing twice and says how it stands; one that was started since
+    has forgotten it, and begins. --watch does that by itself when an Edge was away.
+
+    \b
+    Exit codes:
+      0    it succeeded; without --watch, it was accepted
+      1    it was refused, or nothing is known of it
+      3    it failed
+      4    it was cancelled
+      130  interrupted: it goes on
+
+    \b
+    Examples (with IOP_OPERATOR_SOCKET set):
+      iop edge command edge-1 edge.drain --set deadline_seconds=60 --watch
+      iop edge command edge-1 node.drain node=node-1 --watch
+      iop edge command edge-1 provider.disable node=node-1,provider=provider-1
+      iop edge command edge-1 leases.flush --json
+    """
+    given = Command(command_id or new_id(), operation, selector, dict(map(_pair, metadata)))
+    shown = Bar() if watching and not as_json and sys.stdout.isatty() else Shown(as_json=as_json)
+    try:
+        if watching:
+            state = ask(socket, lambda operator: watch(operator, edge, given, shown))
+        else:
+            answer = ask(socket, lambda operator: operator.command(edge, given))
+            shown.answered(answer)
+            state = answer.command
+    except click.Abort:
+        click.echo(f"Interrupted. If {edge} has the command, it goes on; to ask: --id {given.command_id}", err=True)
+        raise click.exceptions.Exit(_INTERRUPTED) from None
+    finally:
+        shown.end()
+    raise click.exceptions.Exit(_EXITS.get(state.phase, 0))
+
+
+@edge.command(short_help="Show what Edges told lately.")
+@click.argument("edge", required=False)
+@click.option("--follow", "following", is_flag=True, help="Go on with what they tell from now on.")
+@socket_option
+@json_option
+def events(edge: str | None, following: bool, socket: Path, as_json: bool) -> None:
+    """Show what the Edges, or only EDGE, told lately: Nodes that came and went, drains, how commands stand.
+
+    The Control Plane keeps the last 1,024 events of all Edges, as long as it runs.
+
+    \b
+    Examples (with IOP_OPERATOR_SOCKET set):
+      iop edge events
+      iop edge events edge-1 --follow
+      iop edge events --follow --json
+    """
+    shown = Shown(as_json=as_json)
+    try:
+        ask(socket, lambda operator: follow(operator, edge, shown, on=following))
+    except click.Abort:
+        # that is how following ends
+        if not following:
+            raise
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise click.UsageError(f"--set takes KEY=VALUE, not {text!r}")
+    return key, value

@@ -36,7 +36,7 @@ COMMANDS = {
     "slot": "Store provider secrets, over the credential HTTPS API.",
     "route": "Choose slots for models, over the credential HTTPS API.",
     "node": "List, deny and allow Nodes, on the Control Plane's own machine.",
-    "edge": "List, deny and allow Edges, on the Control Plane's own machine.",
+    "edge": "List, command, deny, allow Edges, on the Control Plane's machine.",
     "config": "Check a role's configuration without starting it.",
     "doctor": "Find what is wrong with a set-up, and what to do about it.",
     "version": "Print versions.",
@@ -82,13 +82,12 @@ def run(arguments: Sequence[str]) -> int:
     """Carry out a command line and answer the exit code; everything that goes wrong is told."""
     as_json = "--json" in arguments
     try:
-        iop.main(list(arguments), prog_name="iop", standalone_mode=False)
+        # click answers the code of an Exit, and else what the command returned, which is nothing
+        code = iop.main(list(arguments), prog_name="iop", standalone_mode=False)
     except IopError as error:
-        code = error.reason if isinstance(error, ApiRefused) else error.code
+        reason = error.reason if isinstance(error, ApiRefused) else error.code
         exit_code = NOT_CONFIRMED if isinstance(error, NotConfirmed) else 1
-        return _tell(as_json, code, error.message, error.hint, exit_code=exit_code)
-    except click.exceptions.Exit as end:
-        return end.exit_code
+        return _tell(as_json, reason, error.message, error.hint, exit_code=exit_code)
     except click.Abort:
         return _tell(as_json, "interrupted", "interrupted before it was done", "", exit_code=130)
     except click.UsageError as error:
@@ -99,7 +98,7 @@ def run(arguments: Sequence[str]) -> int:
         return _tell(as_json, "usage", error.format_message(), f"see: {path} --help", exit_code=2)
     except click.ClickException as error:
         return _tell(as_json, "usage", error.format_message(), "", exit_code=error.exit_code)
-    return 0
+    return code or 0
 
 
 def main() -> None:

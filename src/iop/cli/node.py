@@ -12,10 +12,12 @@ from iop.cli.answers import print_list
 from iop.cli.denial import denials_of
 from iop.cli.host import json_option
 from iop.cli.operator import EdgeStatus, Operator, ask, socket_option
+from iop.errors import ApiRefused
 
 _COLUMNS = (
     *("edge", "node", "connected"),
     *("provider", "category", "status", "health", "capacity", "in_flight", "queued"),
+    *("long_capacity", "long_in_flight", "long_queued"),
 )
 
 node = denials_of("node", "Node", "From when this returns, no lease is sealed to it.")
@@ -28,7 +30,10 @@ node = denials_of("node", "Node", "From when this returns, no lease is sealed to
 def list_nodes(socket: Path, edge: str | None, as_json: bool) -> None:
     """List the Nodes of every connected Edge, or of one, with what their providers are doing.
 
-    A Node is in its Edge's configuration; one that is not connected has zeros.
+    A Node is in its Edge's configuration; one that is drained or gone is not CONNECTED. LONG columns are of requests of
+    the long-context class, which are in the columns before them too.
+
+    An Edge that does not answer is named on stderr, and in JSON under "failed"; the exit code is then 1.
 
     \b
     Examples (with IOP_OPERATOR_SOCKET set):
@@ -36,14 +41,19 @@ def list_nodes(socket: Path, edge: str | None, as_json: bool) -> None:
       iop node list --edge edge-1 --json
     """
 
-    async def look(operator: Operator) -> list[EdgeStatus]:
-        return await operator.every_edge() if edge is None else [await operator.edge(edge)]
+    async def look(operator: Operator) -> tuple[list[EdgeStatus], dict[str, ApiRefused]]:
+        return await operator.every_edge() if edge is None else ([await operator.edge(edge)], {})
 
-    told = ask(socket, look)
+    told, failed = ask(socket, look)
     if as_json:
-        click.echo(json.dumps({"edges": [status.model_dump() for status in told]}))
+        why = {name: {"code": refused.reason, "message": refused.message} for name, refused in failed.items()}
+        click.echo(json.dumps({"edges": [status.model_dump() for status in told], "failed": why}))
     else:
         print_nodes(told)
+    for refused in failed.values():
+        click.echo(f"Error: {refused.message}", err=True)
+    if failed:
+        raise click.exceptions.Exit(1)
 
 
 def print_nodes(told: Sequence[EdgeStatus]) -> None:
@@ -56,5 +66,8 @@ def _rows(status: EdgeStatus) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for node in status.nodes:
         whose = {"edge": status.edge, "node": node.node, "connected": node.connected}
-        rows += [{**provider.model_dump(), **whose} for provider in node.providers] or [whose]
+        rows += [
+            {**provider.model_dump(), "long_capacity": provider.long_context_capacity, **whose}
+            for provider in node.providers
+        ] or [whose]
     return rows

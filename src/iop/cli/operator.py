@@ -1,4 +1,4 @@
-"""The operator socket from its client's side: what the Edges and Nodes of this machine's Control Plane are doing.
+"""The operator socket from its client's side: what Edges and Nodes are doing, and commands to Edges.
 
 Whoever may open the socket may ask, so nothing proves who asks. What answers is whatever listens at the path that was
 given: its answer is bounded in time and size, read strictly, and shown without what a terminal would obey.
@@ -7,16 +7,20 @@ given: its answer is bounded in time and size, read strictly, and shown without 
 from __future__ import annotations
 
 import errno
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NoReturn, TypeVar
 
 import click
 from pydantic import BaseModel, ConfigDict, ValidationError
-from twisted.internet.defer import Deferred, TimeoutError
+from twisted.internet.defer import Deferred, TimeoutError, succeed
 from twisted.internet.endpoints import UNIXClientEndpoint
 from twisted.internet.error import ConnectError, ConnectionClosed
 from twisted.web.client import URI, Agent, ResponseFailed
-from twisted.web.iweb import IAgentEndpointFactory
+from twisted.web.http_headers import Headers
+from twisted.web.iweb import IAgentEndpointFactory, IBodyProducer
 from zope.interface import implementer
 
 from iop.cli.answers import plain
@@ -28,6 +32,8 @@ from iop.units import SOCKET_PATH_LIMIT, fits_socket, is_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+    from twisted.internet.interfaces import IConsumer
 
     from iop.process.role import IReactor
 
@@ -131,11 +137,62 @@ class EdgeStatus(Told):
     """What an Edge tells of itself.
 
     :ivar generation: the one in force there, 0 if there is none.
+    :ivar draining: whether it refuses new requests, because an operator drained it.
+    :ivar event_sequence: the Edge's own number of its newest lifecycle event.
     """
 
     edge: Name
     generation: int
+    draining: bool
+    event_sequence: int
     nodes: list[NodeStatus]
+
+
+class CommandState(Told):
+    """How a command stands on its Edge: of ``total`` things ``done`` are, and ``code`` says why it ended early."""
+
+    command_id: str
+    operation: str
+    phase: Literal["accepted", "running", "succeeded", "failed", "cancelled"]
+    done: int
+    total: int
+    code: str
+    message: str
+    at: str
+
+
+class Commanded(Told):
+    """What an Edge answered to a command."""
+
+    edge: Name
+    command: CommandState
+
+
+class Event(Told):
+    """What an Edge told, or the Control Plane saw of it.
+
+    :ivar number: the Control Plane's; ``sequence`` is the Edge's own, 0 if it has none.
+    :ivar command: how a command stands, if it is about one.
+    """
+
+    number: int
+    edge: Name
+    event: str
+    at: str
+    sequence: int
+    node: str
+    code: str
+    message: str
+    command: CommandState | None
+
+
+class Heard(Told):
+    """The events after a number; see :class:`iop.control_plane.events.Heard`."""
+
+    stream: str
+    newest: int
+    lost: bool
+    events: list[Event]
 
 
 class _Problem(Told):
@@ -144,6 +201,16 @@ class _Problem(Told):
     code: str
     detail: str = ""
     hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command: an operation, what of the Edge it is for, and its own values."""
+
+    command_id: str
+    operation: str
+    selector: str
+    metadata: Mapping[str, str]
 
 
 T = TypeVar("T")
@@ -176,9 +243,10 @@ class Operator:
                 hint="name it relative to another folder, or move it: [operator] socket of the Control Plane",
             )
         self._path = path
-        self._reactor: Any = reactor
-        endpoint = UNIXClientEndpoint(self._reactor, str(path), timeout=CALL_SECONDS)
-        self._agent = Agent.usingEndpointFactory(self._reactor, _Always(endpoint))
+        #: What it runs on.
+        self.reactor: Any = reactor
+        endpoint = UNIXClientEndpoint(self.reactor, str(path), timeout=CALL_SECONDS)
+        self._agent = Agent.usingEndpointFactory(self.reactor, _Always(endpoint))
 
     async def edges(self) -> EdgeSessions:
         """The Edges that are connected now."""
@@ -186,30 +254,49 @@ class Operator:
 
     async def edge(self, name: str) -> EdgeStatus:
         """What the connected Edge ``name`` tells of itself."""
-        if not is_name(name):
-            raise NotFound("no Edge can have such a name", hint="names are 1-63 of a-z 0-9 . _ -; see: iop edge list")
         try:
-            return await self._ask(f"/v1/edges/{name}", EdgeStatus)
+            return await self._ask(f"/v1/edges/{_name(name)}", EdgeStatus)
         except ApiRefused as refused:
             # such as one that does not answer: of several that are asked, people need to know which
             raise ApiRefused(
                 refused.status, refused.reason, f"Edge {name}: {refused.message}", hint=refused.hint
             ) from None
 
-    async def every_edge(self) -> list[EdgeStatus]:
-        """What each connected Edge tells of itself, one after another; one that leaves meanwhile is left out."""
-        told = []
+    async def every_edge(self) -> tuple[list[EdgeStatus], dict[str, ApiRefused]]:
+        """What each connected Edge tells of itself, one after another, and why some, by name, told nothing.
+
+        One that leaves meanwhile is left out.
+        """
+        told: list[EdgeStatus] = []
+        failed: dict[str, ApiRefused] = {}
         for session in (await self.edges()).edges:
             try:
                 told.append(await self.edge(session.edge))
             except NotFound:
                 continue
-        return told
+            except ApiRefused as refused:
+                failed[session.edge] = refused
+        return told, failed
 
-    async def _ask(self, path: str, document: type[Document]) -> Document:
-        asking = Deferred.fromCoroutine(self._answer(path))
+    async def command(self, edge: str, command: Command) -> Commanded:
+        """Give ``edge`` a command, or ask how it stands with the same one again."""
+        body = {
+            "command_id": command.command_id,
+            "operation": command.operation,
+            "selector": command.selector,
+            "metadata": dict(command.metadata),
+        }
+        return await self._ask(f"/v1/edges/{_name(edge)}/commands", Commanded, json.dumps(body).encode())
+
+    async def events(self, edge: str | None, after: int, wait_seconds: int) -> Heard:
+        """The events after a number, of one Edge or all; waits so long for the next if there is none."""
+        of_edge = "" if edge is None else f"&edge={_name(edge)}"
+        return await self._ask(f"/v1/events?after={after}&wait={wait_seconds}{of_edge}", Heard)
+
+    async def _ask(self, path: str, document: type[Document], body: bytes | None = None) -> Document:
+        asking = Deferred.fromCoroutine(self._answer(path, body))
         try:
-            status, content = await asking.addTimeout(CALL_SECONDS, self._reactor, _late)
+            status, content = await asking.addTimeout(CALL_SECONDS, self.reactor, _late)
             if status == 200:
                 return document.model_validate_json(content)
             problem = _Problem.model_validate_json(content)
@@ -226,8 +313,13 @@ class Operator:
             raise NotFound(detail, hint=hint)
         raise ApiRefused(status, code, detail, hint=hint)
 
-    async def _answer(self, path: str) -> tuple[int, bytes]:
-        response = await self._agent.request(b"GET", b"http://localhost" + path.encode())
+    async def _answer(self, path: str, sent: bytes | None) -> tuple[int, bytes]:
+        url = b"http://localhost" + path.encode()
+        if sent is None:
+            response = await self._agent.request(b"GET", url)
+        else:
+            headers = Headers({"Content-Type": ["application/json"]})
+            response = await self._agent.request(b"POST", url, headers, _Sent(sent))
         body = Body(ANSWER_LIMIT)
         response.deliverBody(body)
         return response.code, await body.whole
@@ -248,6 +340,13 @@ class Operator:
         return ApiRefused(502, "bad_answer", f"the answer at {self._path} is refused: {what}", hint=_WHICH_SOCKET)
 
 
+def _name(edge: str) -> str:
+    """``edge``, which becomes part of a path."""
+    if not is_name(edge):
+        raise NotFound("no Edge can have such a name", hint="names are 1-63 of a-z 0-9 . _ -; see: iop edge list")
+    return edge
+
+
 def _late(_: object, seconds: float) -> NoReturn:
     """Whatever the cancelled step made of its cancellation."""
     raise TimeoutError(seconds, "Deferred")
@@ -263,3 +362,26 @@ class _Always:
     def endpointForURI(self, uri: URI) -> UNIXClientEndpoint:
         """See :class:`twisted.web.iweb.IAgentEndpointFactory`."""
         return self._endpoint
+
+
+@implementer(IBodyProducer)
+class _Sent:
+    """A body that is there already, and short enough to be written at once."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self.length = len(content)
+
+    def startProducing(self, consumer: IConsumer) -> Deferred[None]:
+        """Write all of it."""
+        consumer.write(self._content)
+        return succeed(None)
+
+    def pauseProducing(self) -> None:
+        """There is nothing left to hold back."""
+
+    def resumeProducing(self) -> None:
+        """There is nothing left to go on with."""
+
+    def stopProducing(self) -> None:
+        """There is nothing left to stop."""
