@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from google.protobuf.message import Message
+from hypothesis import given
+from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
 
-from iop.control_plane import events
+from iop.control_plane import commands, events
+from iop.control_plane.commands import ENDS
 from iop.control_plane.events import DISCONNECTED, Event, Heard
 from iop.core.allowance import Allowance
 from iop.errors import ApiRefused, EventFlood, FrameTooLarge, HelloRefused, UnexpectedMessage
+from iop.units import is_name
 from iop.wire import control_pb2
 from tests.control_plane.test_commands import DRAIN, HOSTILE, CommandCase, accepted, state
 from tests.control_plane.world import Connection, hello, result_of
@@ -149,6 +154,43 @@ class ToldTests(EventsCase):
         self.connection, _ = self.world.enrolled()
         self.tell(lifecycle(8))
         self.assertIsNone(self.connection.edge.lost_for)
+
+
+TEXTS = st.one_of(st.text(max_size=80), st.sampled_from(["node1", "c-1", "edge.drain", "deadline", "peer_silent"]))
+INTEGERS = st.one_of(st.integers(0, 12), st.integers(0, 2**32 - 1))
+TIMES = st.integers(-(2**63), 2**63 - 1)
+
+
+class AnythingTests(SynchronousTestCase):
+    """S13, C46: whatever an Edge fills its messages with, what comes of it is names, times and known words."""
+
+    @given(event=INTEGERS, node=TEXTS, code=TEXTS, at_ms=TIMES)
+    def test_lifecycle(self, event: int, node: str, code: str, at_ms: int) -> None:
+        message = control_pb2.EdgeNodeEvent(sequence=1, node_id=node, code=code, at_ms=at_ms)
+        message.event = event % 2**31  # type: ignore[assignment]
+        try:
+            told = events.read_lifecycle(message)
+        except UnexpectedMessage:
+            return
+        self.assertTrue(told.node == "" or is_name(told.node))
+        self.assertEqual(told.message, DISCONNECTED[told.code] if told.code else "")
+        self.assertRegex(told.at, r"\A\d{4}-\d\d-\d\dT[\d:.]{12}Z\Z")
+
+    @given(phase=INTEGERS, texts=st.tuples(TEXTS, TEXTS, TEXTS, TEXTS), done=INTEGERS, total=INTEGERS, at_ms=TIMES)
+    def test_commands(self, phase: int, texts: tuple[str, str, str, str], done: int, total: int, at_ms: int) -> None:
+        command_id, operation, code, words = texts
+        message = control_pb2.EdgeCommandEvent(
+            command_id=command_id, operation=operation, code=code, message=words, done=done, total=total, at_ms=at_ms
+        )
+        message.phase = phase % 2**31  # type: ignore[assignment]
+        try:
+            told = commands.read_state(message)
+        except UnexpectedMessage:
+            return
+        self.assertRegex(told.command_id, r"\A[A-Za-z0-9._-]{1,64}\Z")
+        self.assertRegex(told.operation, r"\A[a-z0-9._]{1,64}\Z")
+        self.assertEqual(told.message, ENDS[told.code] if told.code else "")
+        self.assertLessEqual(told.done, told.total)
 
 
 class SeenTests(EventsCase):
