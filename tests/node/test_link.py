@@ -81,7 +81,7 @@ class LinkCase(SynchronousTestCase):
         self.metrics = NodeMetrics(self.registry)
         self.keys = NodeKeys(self.clock)
         self.addCleanup(self.keys.dispose)
-        leases = Leases(
+        self.leases = Leases(
             pinned=PinnedIssuers([ISSUER.public_key]),
             keys=self.keys,
             clock=self.clock,
@@ -94,7 +94,7 @@ class LinkCase(SynchronousTestCase):
             edge=EDGE,
             keys=self.keys,
             attest=attest,
-            leases=leases,
+            grants=self.leases,
             targets={"lab": Target("lab", {"openai": PROFILES["openai"]}, self.upstream)},
             clock=self.clock,
             metrics=self.metrics,
@@ -483,7 +483,7 @@ class WithAnEdgeTests(LinkCase):
 
     def test_replaced_pins(self) -> None:
         """P4: an issuer that is pinned no more signs nothing for a connection that was up before."""
-        self.link.leases.pinned = PinnedIssuers([Issuer(Secret(bytes([1]) * 32)).public_key])
+        self.leases.pinned = PinnedIssuers([Issuer(Secret(bytes([1]) * 32)).public_key])
         receiver = self.open(b"")
         self.assertEqual((receiver.ends, self.upstream.calls), (["lease_refused"], []))
 

@@ -15,7 +15,7 @@ from iop.core.headers import CREDENTIALS, HOP_BY_HOP, REQUEST_HEADERS
 from iop.core.profiles import PROFILES
 from iop.core.runs import FAILURE_CODES, NodeRun
 from iop.crypto.issuer import Issuer, PinnedIssuers
-from iop.crypto.lease import LeaseStatement, OpenedLease, seal_lease
+from iop.crypto.lease import LeaseStatement, seal_lease
 from iop.crypto.node_keys import NodeKeys
 from iop.errors import (
     FlowViolation,
@@ -30,7 +30,7 @@ from iop.errors import (
 )
 from iop.net.upstream import IUpstream, IUpstreamCall, IUpstreamReceiver
 from iop.node import runs as runs_module
-from iop.node.leases import Leases
+from iop.node.leases import Grant, Leases
 from iop.node.metrics import NodeMetrics
 from iop.node.redact import MARK
 from iop.node.runs import FAILURE_MESSAGES, Runs
@@ -72,7 +72,7 @@ class NodeCase(SynchronousTestCase):
         self.secrets: list[Secret] = []
         opened = Leases.open
 
-        def watched(leases: Leases, request: runtime_pb2.RunRequest, provider: Provider, edge: str) -> OpenedLease:
+        def watched(leases: Leases, request: runtime_pb2.RunRequest, provider: Provider, edge: str) -> Grant:
             lease = opened(leases, request, provider, edge)
             self.secrets.append(lease.secret)
             return lease

@@ -16,6 +16,9 @@ from iop.core.headers import HOP_BY_HOP, NODES_OWN, REQUEST_HEADERS, is_header_n
 from iop.errors import BadCredential
 from iop.secret import Secret
 
+#: The profile that sends no credential, the only one of legacy mode (E17).
+NO_CREDENTIAL: Final = "none"
+
 #: Characters of a header's name or a credential's scheme that a target may ask for.
 _LIMIT: Final = 64
 _SCHEME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]*\Z")
@@ -87,7 +90,7 @@ PROFILES: Final[Mapping[str, Profile]] = MappingProxyType(
             Profile("openai", "authorization", "Bearer", _OPENAI_CALLS),
             Profile("anthropic", "x-api-key", "", _ANTHROPIC_CALLS, (("anthropic-version", "2023-06-01"),)),
             Profile("openai-compatible", "authorization", "Bearer", _OPENAI_CALLS, adjustable=True),
-            Profile("none", "", "", _OPENAI_CALLS),
+            Profile(NO_CREDENTIAL, "", "", _OPENAI_CALLS),
         )
     }
 )

@@ -43,6 +43,12 @@ class IssuersTable(Strict):
     pinned: ConfigPath
 
 
+class CredentialPlaneTable(Strict):
+    """``[credential_plane]``: whether every run brings a lease, or in legacy mode none does (E17)."""
+
+    enabled: bool
+
+
 class TargetTable(Strict):
     """``[targets.NAME]``: one place this Node may call.
 
@@ -89,9 +95,22 @@ class NodeConfig(RoleConfig):
     node: NodeTable
     tls: TlsTable
     edge: EdgeTable
-    issuers: IssuersTable
+    #: None in legacy mode, where no lease is believed.
+    issuers: IssuersTable | None = None
+    credential_plane: CredentialPlaneTable = CredentialPlaneTable(enabled=True)
     targets: Annotated[dict[Name, TargetTable], Field(min_length=1, max_length=64)]
     limits: LimitsTable = LimitsTable()
+
+    @model_validator(mode="after")
+    def _one_mode(self) -> NodeConfig:
+        if self.credential_plane.enabled and self.issuers is None:
+            raise ValueError(
+                "[issuers] pinned: is missing; name the file of the issuers whose leases count here, or set"
+                " [credential_plane] enabled = false for a Node that takes runs without leases"
+            )
+        if not self.credential_plane.enabled and self.issuers is not None:
+            raise ValueError("[issuers] is for managed mode: remove it, or set [credential_plane] enabled = true")
+        return self
 
 
 def load(path: Path) -> NodeConfig:

@@ -1,19 +1,49 @@
-"""What a Node checks before a run may touch anything, and the opening of its lease (R2, P5, P12)."""
+"""What a Node checks before a run may touch anything, and the opening of its lease (R2, E17, P5, P12)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from zope.interface import Attribute, Interface, implementer
+
+from iop.core.profiles import NO_CREDENTIAL
 from iop.crypto.issuer import PinnedIssuers
-from iop.crypto.lease import OpenedLease, open_lease
+from iop.crypto.lease import open_lease
 from iop.crypto.node_keys import NodeKeys
 from iop.errors import CannotOpen, MalformedFrame
 from iop.interfaces import IClock
 from iop.node.targets import Provider
+from iop.records import Binding
+from iop.secret import Secret
 from iop.wire import runtime_pb2
 from iop.wire.convert import binding_from_wire
 
 
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """That a run may begin.
+
+    :ivar secret: the provider's credential, empty where none is sent; whoever is given it disposes of it.
+    :ivar lease_id: of the lease that it came in; empty without one.
+    """
+
+    secret: Secret = field(repr=False)
+    lease_id: str
+
+
+class IGrants(Interface):
+    """Says which runs may begin: by their leases, or in legacy mode without."""
+
+    node: str = Attribute("This Node's name.")
+
+    def open(request: runtime_pb2.RunRequest, provider: Provider, edge: str) -> Grant:
+        """Check that the request may be sent to ``provider``; :class:`~iop.errors.CannotOpen` for every reason.
+
+        :param edge: name in the certificate of the Edge that asks.
+        """
+
+
+@implementer(IGrants)
 @dataclass(slots=True)
 class Leases:
     """Opens leases that are for this Node, for the run that brought them.
@@ -32,23 +62,14 @@ class Leases:
     trust_domain: str
     node: str
 
-    def open(self, request: runtime_pb2.RunRequest, provider: Provider, edge: str) -> OpenedLease:
+    def open(self, request: runtime_pb2.RunRequest, provider: Provider, edge: str) -> Grant:
         """Check that the request is one its lease may be used for, by this Node and for this provider; then open it.
 
         :param edge: name in the certificate of the Edge that asks.
         :raises CannotOpen: for every reason, the same each time.
         """
-        try:
-            binding = binding_from_wire(request.binding)
-        except MalformedFrame:
-            raise CannotOpen from None
-        if (
-            binding.profile != provider.profile.name
-            or binding.target != provider.target.name
-            or not provider.profile.allows(request.method, request.path)
-        ):
-            raise CannotOpen
-        return open_lease(
+        binding = _checked(request, provider)
+        lease = open_lease(
             self.pinned,
             request.lease,
             now_ms=self.clock.wall_ms(),
@@ -61,3 +82,43 @@ class Leases:
             binding=binding,
             token_id=request.token_id,
         )
+        return Grant(lease.secret, lease.statement.lease_id)
+
+
+@implementer(IGrants)
+@dataclass(frozen=True, slots=True)
+class Leaseless:
+    """Legacy mode: takes runs without lease, for providers that need no credential; opens nothing (E17, C25).
+
+    :ivar node: this Node's name.
+    """
+
+    node: str
+
+    def open(self, request: runtime_pb2.RunRequest, provider: Provider, edge: str) -> Grant:
+        """Check that the request has no lease and its provider sends no credential.
+
+        :raises CannotOpen: for every reason, the same each time.
+        """
+        if (
+            request.HasField("lease")
+            or provider.profile.name != NO_CREDENTIAL
+            or _checked(request, provider).node != self.node
+        ):
+            raise CannotOpen
+        return Grant(Secret(b""), "")
+
+
+def _checked(request: runtime_pb2.RunRequest, provider: Provider) -> Binding:
+    """What the request is bound to, if that is this provider and a call that its profile lists (P17)."""
+    try:
+        binding = binding_from_wire(request.binding)
+    except MalformedFrame:
+        raise CannotOpen from None
+    if (
+        binding.profile != provider.profile.name
+        or binding.target != provider.target.name
+        or not provider.profile.allows(request.method, request.path)
+    ):
+        raise CannotOpen
+    return binding

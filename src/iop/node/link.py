@@ -17,7 +17,7 @@ from iop.crypto.node_keys import NodeKey, NodeKeys
 from iop.errors import HelloRefused, IdentityRefused, IopError, MalformedFrame, UnexpectedMessage
 from iop.interfaces import IClock, IPeer, IPeerApplication
 from iop.net.peer import close_for
-from iop.node.leases import Leases
+from iop.node.leases import IGrants
 from iop.node.metrics import NodeMetrics
 from iop.node.runs import Runs
 from iop.node.targets import Target, served
@@ -53,7 +53,7 @@ class EdgeLink:
         edge: Identity,
         keys: NodeKeys,
         attest: Callable[[NodeKey], runtime_pb2.NodeKeyAttestation],
-        leases: Leases,
+        grants: IGrants,
         targets: Mapping[str, Target],
         clock: IClock,
         metrics: NodeMetrics,
@@ -62,7 +62,7 @@ class EdgeLink:
         self.edge = edge
         self.keys = keys
         self.attest = attest
-        self.leases = leases
+        self.grants = grants
         self.targets = targets
         self.clock = clock
         self.metrics = metrics
@@ -176,7 +176,7 @@ class EdgeConnection:
 
     async def _register(self) -> None:
         peer, link = self._peer, self._link
-        node = link.leases.node
+        node = link.grants.node
         hello = await peer.request(
             runtime_pb2.NodeHelloRequest(node_id=node, protocol_version=PROTOCOL_VERSION), HANDSHAKE_SECONDS
         )
@@ -200,7 +200,7 @@ class EdgeConnection:
         if not isinstance(ready, runtime_pb2.NodeReadyResponse):
             raise UnexpectedMessage("the word on readiness was answered by something else")
         _require(ready, "what this Node serves")
-        self._runs = Runs(peer, link.leases, providers, link.clock, link.metrics)
+        self._runs = Runs(peer, link.grants, providers, link.clock, link.metrics)
         log.info("node.edge.ready", edge=link.edge.name, served=len(providers), refused=len(refused))
         for provider_id, code in refused.items():
             log.warn("node.provider.refused", provider=provider_id, code=code)
@@ -220,7 +220,7 @@ class EdgeConnection:
             key.private_key,
             offer.sealed_challenge,
             edge=link.edge.name,
-            node=link.leases.node,
+            node=link.grants.node,
             public_key=key.public_key,
             exporter=peer.exporter(possession.EXPORTER_LABEL, possession.EXPORTER_BYTES),
         )

@@ -31,7 +31,7 @@ from iop.errors import (
 )
 from iop.interfaces import IClock, IPeer
 from iop.net.upstream import IUpstreamCall, IUpstreamReceiver
-from iop.node.leases import Leases
+from iop.node.leases import IGrants
 from iop.node.metrics import EDGE_LOST, WHOLE, NodeMetrics
 from iop.node.redact import Redactor, passed_headers
 from iop.node.targets import Provider
@@ -224,17 +224,17 @@ class Runs:
 
     :param peer: the connection; its application hands what belongs to runs to :meth:`received`, and its end to
         :meth:`lost`.
-    :param leases: opens what the Edge sends.
+    :param grants: says which runs may begin, and opens what the Edge sends.
     :param providers: what this Node told the Edge it serves, by id.
     """
 
     def __init__(
-        self, peer: IPeer, leases: Leases, providers: Mapping[str, Provider], clock: IClock, metrics: NodeMetrics
+        self, peer: IPeer, grants: IGrants, providers: Mapping[str, Provider], clock: IClock, metrics: NodeMetrics
     ) -> None:
         self.peer = peer
         self.clock = clock
         self.metrics = metrics
-        self._leases = leases
+        self._grants = grants
         self._providers = providers
         self._open: dict[int, Run] = {}
         self._highest = 0
@@ -337,16 +337,16 @@ class Runs:
         if headers is None:
             return "not_allowed"
         try:
-            lease = self._leases.open(request, provider, self.peer.identity.name)
+            grant = self._grants.open(request, provider, self.peer.identity.name)
         except CannotOpen:
             return "lease_refused"
         try:
-            credential = credential_header(provider.profile, lease.secret)
+            credential = credential_header(provider.profile, grant.secret)
         except BadCredential:
-            lease.secret.dispose()
+            grant.secret.dispose()
             return "lease_refused"
         except Exception:
-            lease.secret.dispose()
+            grant.secret.dispose()
             raise
         log.info(
             "node.run.started",
@@ -355,9 +355,9 @@ class Runs:
             provider=provider.provider_id,
             method=request.method,
             path=request.path,
-            lease_id=lease.statement.lease_id,
+            lease_id=grant.lease_id,
         )
-        run = self._open[request.run] = Run(self, request, machine, lease.secret)
+        run = self._open[request.run] = Run(self, request, machine, grant.secret)
         name, value = credential or ("", bytearray())
         with Secret(value):
             if name:

@@ -22,7 +22,7 @@ from iop.net.tls import ClientConnections, ReloadableClient, TlsFiles, mutual_cl
 from iop.net.upstream import UpstreamLimits
 from iop.node.attest import Attester
 from iop.node.config import NodeConfig
-from iop.node.leases import Leases
+from iop.node.leases import IGrants, Leaseless, Leases
 from iop.node.link import EdgeLink
 from iop.node.metrics import NodeMetrics
 from iop.node.targets import Target, build_targets, read_trust
@@ -36,11 +36,11 @@ NOT_REGISTERED: Final = "this Node is not registered at its Edge"
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """What a Node reads from its files, all of it good."""
+    """What a Node reads from its files, all of it good; ``pinned`` is None in legacy mode."""
 
     edge: ClientConnections
     attest: Attester
-    pinned: PinnedIssuers
+    pinned: PinnedIssuers | None
     targets: Mapping[str, ClientConnections]
 
 
@@ -50,7 +50,7 @@ class _Parts:
 
     tls: ReloadableClient
     peers: PeerFactory
-    leases: Leases
+    grants: IGrants
     link: EdgeLink
     targets: Mapping[str, Target]
     dialler: Dialler
@@ -88,7 +88,8 @@ class NodeRole:
         """Read certificate, pinned issuers and trust files again; the Edge gets the key attested by the certificate."""
         parts, files = self._prepared(), self._read()
         parts.tls.current = files.edge
-        parts.leases.pinned = files.pinned
+        if isinstance(parts.grants, Leases) and files.pinned is not None:
+            parts.grants.pinned = files.pinned
         for name, connections in files.targets.items():
             parts.targets[name].renew(connections)
         parts.peers.reverify()
@@ -117,25 +118,18 @@ class NodeRole:
         attest = Attester.load(files, edge, self.name)
         # a certificate key that cannot attest is found here, not at the Edge
         attest(self._keys.current())
-        return _Files(mutual, attest, PinnedIssuers.load(config.issuers.pinned), read_trust(config.targets))
+        pinned = None if config.issuers is None else PinnedIssuers.load(config.issuers.pinned)
+        return _Files(mutual, attest, pinned, read_trust(config.targets))
 
     def _prepare(self) -> None:
         config, clock, files = self._config, self._clock, self._read()
-        leases = Leases(
-            pinned=files.pinned,
-            keys=self._keys,
-            clock=clock,
-            skew_ms=round(config.limits.skew_seconds * 1000),
-            deployment_id=config.deployment.id,
-            trust_domain=config.deployment.trust_domain,
-            node=self.name,
-        )
+        grants = self._grants(files.pinned)
         targets = build_targets(config.targets, files.targets, config.limits, clock, self._reactor)
         link = EdgeLink(
             edge=self._edge,
             keys=self._keys,
             attest=files.attest,
-            leases=leases,
+            grants=grants,
             targets=targets,
             clock=clock,
             metrics=self._metrics,
@@ -146,7 +140,21 @@ class NodeRole:
         peers = PeerFactory(RUNTIME, initiator=True, application=link.application, clock=clock, identify=tls.identify)
         endpoint = wrapClientTLS(tls, clientFromString(self._reactor, config.edge.endpoint))
         dialler = Dialler(endpoint, peers, reactor=self._reactor, random=SystemRandom().random)
-        self._parts = _Parts(tls, peers, leases, link, targets, dialler)
+        self._parts = _Parts(tls, peers, grants, link, targets, dialler)
+
+    def _grants(self, pinned: PinnedIssuers | None) -> IGrants:
+        if pinned is None:
+            return Leaseless(self.name)
+        config = self._config
+        return Leases(
+            pinned=pinned,
+            keys=self._keys,
+            clock=self._clock,
+            skew_ms=round(config.limits.skew_seconds * 1000),
+            deployment_id=config.deployment.id,
+            trust_domain=config.deployment.trust_domain,
+            node=self.name,
+        )
 
     def _prepared(self) -> _Parts:
         if self._parts is None:

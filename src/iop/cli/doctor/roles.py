@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -175,9 +176,9 @@ def _node(one: Configured, config: NodeConfig, reactor: IReactor, clock: IClock)
             keys.dispose()
         return ok("a Control Plane that trusts the same authority accepts this Node's keys")
 
-    def pinned() -> Finding:
-        count = len(dict(PinnedIssuers.load(config.issuers.pinned)))
-        return ok(f"{config.issuers.pinned} has {count} {'issuer' if count == 1 else 'issuers'}")
+    def pinned(path: Path) -> Finding:
+        count = len(dict(PinnedIssuers.load(path)))
+        return ok(f"{path} has {count} {'issuer' if count == 1 else 'issuers'}")
 
     mutual = Mutual(
         Presented("[tls]", tls.certificate, tls.key, use_files),
@@ -186,9 +187,10 @@ def _node(one: Configured, config: NodeConfig, reactor: IReactor, clock: IClock)
     )
     yield from mutual.checks(clock.wall_ms)
     yield Check("[tls] attestation", attestation, [*mutual.needs, "[tls] identity"])
-    yield Check("[issuers] pinned", pinned)
-    trusts = (table.trust for table in config.targets.values())
-    read_again = [tls.certificate, tls.key, tls.trust, config.issuers.pinned, *filter(None, trusts)]
+    read_again = [tls.certificate, tls.key, tls.trust, *filter(None, (each.trust for each in config.targets.values()))]
+    if config.issuers is not None:
+        yield Check("[issuers] pinned", partial(pinned, config.issuers.pinned))
+        read_again.append(config.issuers.pinned)
     yield from _process(one, reactor, connections_of(config), read_again)
     yield from _peer(one, "[edge]", dialled, "the Edge", use_files, mutual, reactor)
     for name in config.targets:
