@@ -34,6 +34,7 @@ E = TypeVar("E", bound=IopError)
 
 SESSION = {
     "edge": "edge-1",
+    "mode": "managed",
     "generation": 12,
     "acknowledged": 11,
     "ready": True,
@@ -213,7 +214,10 @@ class OperatorTests(TestCase):
         """Another protocol, no JSON, JSON of another shape or type, a number for text, a name that is none."""
         deep = b"[" * 100_000
         contents: list[object] = [b"", b"<html>", b"\xff", deep, [], None, {}, {"edges": {}}, {"edges": [7]}]
-        contents += [{"edges": [SESSION | {key: value}]} for key, value in (("ready", 1), ("edge", "a\x1b[31m"))]
+        contents += [
+            {"edges": [SESSION | {key: value}]}
+            for key, value in (("ready", 1), ("mode", "other"), ("edge", "a\x1b[31m"))
+        ]
         contents += [{"edges": [SESSION | {key: value}]} for key, value in (("generation", "1"), ("generation", True))]
         answers = [answer(200, content) for content in contents]
         answers += [answer(403, content) for content in (b"no", {"error": "no"}, {"code": 7})]
@@ -340,8 +344,8 @@ class CommandTests(CommandCase):
         self.assertEqual(
             self.told("edge", "list").splitlines(),
             [
-                "EDGE    GENERATION  ACKNOWLEDGED  READY  CONNECTED SINCE",
-                "edge-1  12          11            yes    2026-01-01T00:00:00.000Z",
+                "EDGE    MODE     GENERATION  ACKNOWLEDGED  READY  CONNECTED SINCE",
+                "edge-1  managed  12          11            yes    2026-01-01T00:00:00.000Z",
             ],
         )
 

@@ -144,7 +144,7 @@ class Deployment:
             edge=Identity(TRUST_DOMAIN, Role.EDGE, edge),
             keys=keys,
             attest=attested,
-            leases=Leases(self.world.pinned, keys, self.clock, 5000, DEPLOYMENT, TRUST_DOMAIN, node),
+            grants=Leases(self.world.pinned, keys, self.clock, 5000, DEPLOYMENT, TRUST_DOMAIN, node),
             targets={TARGET: Target(TARGET, {"openai": PROFILES["openai"]}, upstream)},
             clock=self.clock,
             metrics=NodeMetrics(new_registry()),

@@ -20,7 +20,7 @@ from iop.units import new_id
 #: Exit codes of a command by the phase in which it ended.
 _EXITS: Final = {"failed": 3, "cancelled": 4}
 _INTERRUPTED: Final = 130
-_COLUMNS = ("edge", "generation", "acknowledged", "ready", "connected_since")
+_COLUMNS = ("edge", "mode", "generation", "acknowledged", "ready", "connected_since")
 
 edge = denials_of(
     "edge",
@@ -36,7 +36,7 @@ def list_edges(socket: Path, as_json: bool) -> None:
     """List the Edges that are connected to the Control Plane.
 
     GENERATION is the newest that was sent to an Edge, ACKNOWLEDGED the newest that it confirmed; one that is READY may
-    ask for leases.
+    ask for leases. One of MODE legacy has no credential plane: it is sent nothing and never READY.
 
     \b
     Examples:

@@ -74,11 +74,13 @@ class Told(BaseModel):
 class EdgeSession(Told):
     """A connected Edge.
 
+    :ivar mode: ``managed`` or ``legacy``.
     :ivar generation: the newest that was sent to it; ``acknowledged`` is the newest that it confirmed.
     :ivar connected_since: RFC 3339.
     """
 
     edge: Name
+    mode: Literal["managed", "legacy"]
     generation: int
     acknowledged: int
     ready: bool

@@ -59,6 +59,7 @@ class Session:
 
     :ivar sent: the newest generation written to its connection, ``acknowledged`` the newest that it acknowledged.
     :ivar ready: whether it may lease.
+    :ivar legacy: whether it has no credential plane: then it is sent no projection and never ready (E16).
     :ivar since_ms: when its hello was accepted.
     """
 
@@ -66,6 +67,7 @@ class Session:
     sent: int
     acknowledged: int
     ready: bool
+    legacy: bool
     since_ms: int
 
 
@@ -195,6 +197,8 @@ class EdgeLink:
         self._sent = Sent(edges.publisher.pages)
         #: When its hello was accepted, in Unix milliseconds.
         self._since_ms = 0
+        #: Whether the Edge said so in its hello: nothing of projections and leases is installed here then (E16).
+        self._legacy = False
         #: Whether the Edge has given its word on the hello's projection.
         self._enrolled = False
         #: Whether barriers wait for this session: only then is a lease given (L1).
@@ -214,6 +218,8 @@ class EdgeLink:
 
     def asked(self, message: Message) -> Deferred[Message]:
         """Hello, the rest of a projection, the word on it, and leases."""
+        if self._legacy:
+            raise UnexpectedMessage("an Edge in legacy mode may not ask this")
         answer: Coroutine[Deferred[Any], Any, Message]
         match message:
             case control_pb2.EdgeHelloRequest():
@@ -265,14 +271,21 @@ class EdgeLink:
 
     def session(self) -> Session:
         """How far this connection is."""
-        return Session(self._edge, self._sent.generation, self._sent.acknowledged, self._awaited, self._since_ms)
+        return Session(
+            self._edge,
+            self._sent.generation,
+            self._sent.acknowledged,
+            ready=self._awaited,
+            legacy=self._legacy,
+            since_ms=self._since_ms,
+        )
 
     async def ask(self, question: Callable[[IPeer], Coroutine[Any, Any, T]]) -> T:
         """Put a question of an operator to the Edge (S1, S6); an answer that is none ends the connection.
 
         :raises NotFound: its word on the projection is not in yet.
         """
-        if self._peer is None or not self._enrolled:
+        if self._peer is None or not (self._enrolled or (self._legacy and self._since_ms)):
             raise NotFound("this Edge is connecting just now", hint="try again")
         try:
             return await question(self._peer)
@@ -283,8 +296,10 @@ class EdgeLink:
     # -- steps --------------------------------------------------------------------------------------------------------
 
     async def _hello(self, hello: control_pb2.EdgeHelloRequest) -> Message:
+        self._legacy = hello.legacy
         try:
-            publication = await self._enrol(hello)
+            self._admit(hello)
+            publication = await (self._enrol_legacy() if hello.legacy else self._enrol(hello))
         except HelloRefused as refusal:
             await self._edges.store.audit.append(f"edge:{self._edge}", "edge.hello", self._edge, refusal.reason, {})
             self._log.warn("control.edge.refused", edge=self._edge, reason=refusal.reason)
@@ -293,25 +308,32 @@ class EdgeLink:
             if self._ended and self._session:
                 # The connection went while the store was at work; nobody else will end this row.
                 self._end_session()
-        self._sent.wrote(publication.projection, whole=True)
         self._since_ms = self._edges.clock.wall_ms()
-        self._log.info("control.edge.connected", edge=self._edge, generation=publication.projection.generation)
+        accepted = control_pb2.EdgeHelloResponse(accepted=True, deployment_id=self._edges.deployment_id)
+        if publication is not None:
+            self._sent.wrote(publication.projection, whole=True)
+            accepted.projection.CopyFrom(self._edges.publisher.pages.first(publication.projection))
+            accepted.receipt.CopyFrom(publication.receipt)
+        self._log.info("control.edge.connected", edge=self._edge, generation=self._sent.generation, legacy=self._legacy)
         self._edges.events.connected(self._edge)
-        return control_pb2.EdgeHelloResponse(
-            accepted=True,
-            deployment_id=self._edges.deployment_id,
-            projection=self._edges.publisher.pages.first(publication.projection),
-            receipt=publication.receipt,
-        )
+        return accepted
 
-    async def _enrol(self, hello: control_pb2.EdgeHelloRequest) -> Publication:
-        """What the accepted hello carries, or :class:`~iop.errors.HelloRefused` (E1, E3, E8)."""
+    def _admit(self, hello: control_pb2.EdgeHelloRequest) -> None:
+        """Make this the one connection of its Edge, or raise :class:`~iop.errors.HelloRefused` (E1, E3)."""
         if hello.edge_id != self._edge:
             raise HelloRefused(IdentityRefused.code, "the hello names another Edge than the certificate")
         if hello.protocol_version != PROTOCOL_VERSION:
             raise HelloRefused("unsupported_version", f"this Control Plane speaks version {PROTOCOL_VERSION}")
         if not self._edges.claim(self._edge, self):
             raise HelloRefused("already_connected", "this Edge is connected already")
+
+    async def _enrol_legacy(self) -> None:
+        """Nothing but whether it was denied: a denial that comes later finds this connection and closes it (E16)."""
+        if ("edge", self._edge) in await self._edges.store.denials.all():
+            raise HelloRefused("edge_denied", "this Edge was denied by an operator")
+
+    async def _enrol(self, hello: control_pb2.EdgeHelloRequest) -> Publication:
+        """What the accepted hello carries, or :class:`~iop.errors.HelloRefused` (E1, E8)."""
         try:
             # The row is committed before the projection is read, so a barrier that runs in between counts this session.
             self._session = await self._edges.store.edge_sessions.open(self._edge, self._edges.clock.wall_ms())

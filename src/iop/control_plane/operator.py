@@ -77,6 +77,7 @@ class OperatorApi:
         sessions = [
             {
                 "edge": session.edge,
+                "mode": "legacy" if session.legacy else "managed",
                 "generation": session.sent,
                 "acknowledged": session.acknowledged,
                 "ready": session.ready,

@@ -6,7 +6,7 @@ A *kind* is the name of a field of the envelope's ``oneof``; each carries a mess
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from google.protobuf.message import Message
@@ -117,6 +117,18 @@ CONTROL: Final = Dialect(
     notes_by_acceptor=frozenset({PING, PONG}),
     hello_answer_limit=HELLO_ANSWER_LIMIT,
     acceptor_limit=max(FRAME_LIMIT, HELLO_ANSWER_LIMIT),
+)
+
+#: The same wire as an Edge in legacy mode speaks it: nothing of projections and leases is installed (E16, C24).
+LEGACY_CONTROL: Final = replace(
+    CONTROL,
+    requests_by_initiator={"edge_hello_request": "edge_hello_response"},
+    requests_by_acceptor={
+        "edge_status_request": "edge_status_response",
+        "edge_command_request": "edge_command_response",
+    },
+    hello_answer_limit=FRAME_BEFORE_HELLO,
+    acceptor_limit=FRAME_LIMIT,
 )
 
 #: Edge-Node: the Node dials. Runs are notifications that name their run.
