@@ -367,14 +367,15 @@ def snapshot_for(edge: str, generation: int, principals: Sequence[PrincipalView]
     )
 
 
-def run_schedules(count: int) -> None:
-    """Run so many schedules."""
+def run_schedules(count: int, machine: type[RuleBasedStateMachine] = Schedule) -> None:
+    """Run so many schedules, none of them remembered from another run."""
     run_state_machine_as_test(
-        Schedule,
+        machine,
         settings=settings(
             max_examples=count,
             stateful_step_count=STEPS,
             deadline=None,
+            database=None,
             suppress_health_check=list(HealthCheck),
         ),
     )
