@@ -361,6 +361,31 @@ class LeaseRefused(IopError):
         self.generation = generation
 
 
+# -- commands to an Edge ---------------------------------------------------------------------------------------------
+
+
+class CommandRefused(IopError):
+    """A command that an Edge does not take; ``reason`` is the stable wire code (S6-S10)."""
+
+    code = "command_refused"
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class UnexpectedStep(IopError):
+    """Something was to happen to a command that cannot happen to it now, such as anything after its end (S10)."""
+
+    code = "unexpected_step"
+
+
+class NodeDismissed(IopError):
+    """A Node's connection was ended by ``node.disconnect``."""
+
+    code = "disconnected"
+
+
 # -- a request at the Edge ---------------------------------------------------------------------------------------------
 
 
@@ -371,6 +396,16 @@ class TokenRefused(IopError):
 
     def __init__(self) -> None:
         super().__init__("the token is not one that opens this service")
+
+
+class EdgeDraining(IopError):
+    """This Edge was drained: it finishes what it has and takes nothing new (S11)."""
+
+    code = "edge_draining"
+    retryable = True
+
+    def __init__(self) -> None:
+        super().__init__("this service takes no new requests at the moment", hint="try again, or elsewhere")
 
 
 class NoSuchModel(IopError):

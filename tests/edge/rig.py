@@ -19,12 +19,16 @@ from iop.crypto.node_keys import NodeKeys
 from iop.crypto.tokens import Token, mint
 from iop.edge.api import Api
 from iop.edge.attempts import Attempts
+from iop.edge.commands import Commands
 from iop.edge.config import NodeTable, ProviderTable
 from iop.edge.control_link import ControlLink
+from iop.edge.door import Door
+from iop.edge.events import Events, Notes
 from iop.edge.leases import Leases
 from iop.edge.metrics import EdgeMetrics
 from iop.edge.nodes import Nodes
 from iop.edge.offers import Change, Offers
+from iop.edge.operations import Operations
 from iop.edge.projections import Projections
 from iop.edge.revocation import Revocation
 from iop.edge.status import Status
@@ -139,6 +143,9 @@ class FakeControlPlane:
         self.lease: Callable[[control_pb2.AcquireLeaseRequest], Message | Deferred[Message]] = lambda request: (
             lease_for(request, clock.wall_ms())
         )
+        #: The lifecycle events and the events of commands that were told.
+        self.events: list[control_pb2.EdgeNodeEvent] = []
+        self.command_events: list[control_pb2.EdgeCommandEvent] = []
         self.pages: list[control_pb2.ProjectionPageRequest] = []
         self.page: Deferred[Message] = Deferred()
         self.lost_for: IopError | None = None
@@ -164,7 +171,13 @@ class FakeControlPlane:
         raise AssertionError(f"an Edge sent {message.DESCRIPTOR.name}")
 
     def notified(self, message: Message) -> None:
-        raise AssertionError(f"an Edge sent {message.DESCRIPTOR.name}")
+        match message:
+            case control_pb2.EdgeNodeEvent():
+                self.events.append(message)
+            case control_pb2.EdgeCommandEvent():
+                self.command_events.append(message)
+            case _:
+                raise AssertionError(f"an Edge sent {message.DESCRIPTOR.name}")
 
     def lost(self, reason: IopError) -> None:
         self.lost_for = reason
@@ -387,6 +400,12 @@ class Rig:
         self.settled = 0
         self.registry = new_registry()
         metrics = EdgeMetrics(self.registry)
+        notes = self.notes = Notes()
+        self.door = Door()
+        self.events = Events(notes, self.clock)
+        #: How reloads go, and how many there were.
+        self.reload: Deferred[None] = succeed(None)
+        self.reloads = 0
         self.projections = Projections(
             directory,
             DEPLOYMENT,
@@ -402,9 +421,22 @@ class Rig:
             {node.name: node for node in nodes},
             self.pool,
             self.clock,
+            self.events,
             lost=self._node_lost,
             proved=self._key_proved,
         )
+        operations = Operations(
+            nodes,
+            self.nodes,
+            self.pool,
+            self.door,
+            self.events,
+            self.clock,
+            flush=self._flush,
+            resync=self._resync,
+            reload=self._reload,
+        )
+        self.commands = Commands(operations, notes, self.clock, managed=True)
         self.link = ControlLink(
             self.projections,
             self.clock,
@@ -413,7 +445,9 @@ class Rig:
             staleness_seconds=300.0,
             lease_call_seconds=5.0,
             settled=self._settled,
-            status=Status(EDGE, nodes, self.nodes, self.pool),
+            status=Status(EDGE, nodes, self.nodes, self.pool, self.door, self.events),
+            notes=notes,
+            commands=self.commands,
         )
         self.leases = Leases(self.link.acquire, self.clock, metrics, DEPLOYMENT, EDGE, limit=1000)
         self.revocation = Revocation(self.leases, self.clock, NODE_WORD_SECONDS)
@@ -433,7 +467,7 @@ class Rig:
             long_context_bytes=LONG_BYTES,
         )
         self.metrics = metrics
-        self.api = Api(self.link, self.attempts, self.clock, metrics, 1024 * 1024)
+        self.api = Api(self.link, self.attempts, self.door, self.clock, metrics, 1024 * 1024)
         self.control_plane = FakeControlPlane(self.clock, FIRST)
         self.control_pair: PeerPair | None = None
         self._pairs: list[PeerPair] = []
@@ -536,7 +570,18 @@ class Rig:
     def _key_proved(self, node: str, public_key: bytes) -> None:
         self.leases.forget_key(node, keep=public_key)
 
+    def _reload(self) -> Deferred[None]:
+        self.reloads += 1
+        return self.reload
+
+    def _flush(self) -> int:
+        return self.leases.flush()
+
+    async def _resync(self) -> None:
+        await self.link.resync()
+
     def _settled(self) -> None:
+        self.events.edge_ready()
         self.settled += 1
 
 

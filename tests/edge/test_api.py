@@ -85,7 +85,7 @@ class TokenTests(ApiTestCase):
         verifyObject(IHttpApplication, self.rig.api)
         exchange = self.rig.request(path="/v1/models", method="GET")
         verifyObject(IExchange, exchange)
-        verifyObject(IRunReceiver, Answer(exchange, "id", "small", self.rig.clock, self.rig.metrics))
+        verifyObject(IRunReceiver, Answer(exchange, "id", "small", self.rig.clock, self.rig.metrics, lambda: None))
 
     def test_refused_tokens(self) -> None:
         """P20: every other thing in Authorization is one and the same 401."""

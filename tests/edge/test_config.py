@@ -152,9 +152,19 @@ class ConfigTests(SynchronousTestCase):
             ("capacity = 4", "capacity = 4097", "capacity"),
             ("capacity = 4", "", "capacity"),
             ('zone = "a"', 'zone = "a b"', "labels"),
+            ('name = "node-1"', 'name = "node-1"\nlabels = { zone = "a b" }', "labels"),
             ('id = "main"', 'id = "main"\nurl = "https://example.org"', "url"),
         ):
             self.assertRefused(GOOD.replace(good, bad), "nodes", word)
+
+    def test_labels(self) -> None:
+        """S8: Nodes and providers have labels, whose keys are none of those that name a Node or a provider."""
+        self.assertEqual(self.read(GOOD).nodes[0].labels, {})
+        labelled = GOOD.replace('name = "node-1"', 'name = "node-1"\nlabels = { rack = "7" }')
+        self.assertEqual(self.read(labelled).nodes[0].labels, {"rack": "7"})
+        for key in ("node", "provider"):
+            for good in ("rack =", "zone ="):
+                self.assertRefused(labelled.replace(good, f"{key} ="), "labels", f"{key} cannot be a label")
 
     def test_names_are_distinct(self) -> None:
         """Two Nodes of one name, or two providers of one id on a Node, cannot be told apart."""

@@ -22,6 +22,7 @@ from iop.core.pool import Pool
 from iop.crypto.issuer import Issuer, write_public_set
 from iop.crypto.lease import LeaseStatement, seal_lease
 from iop.edge.config import NodeTable, ProviderTable
+from iop.edge.events import Events, Notes
 from iop.edge.nodes import Nodes
 from iop.edge.runs import IRunReceiver, Run, RunFailure, RunPlan
 from iop.net.clock import ReactorClock
@@ -105,6 +106,7 @@ class NodeCase(TestCase):
             {"node-1": table},
             Pool(self.clock, 1),
             self.clock,
+            Events(Notes(), self.clock),
             lost=lambda node: None,
             proved=lambda node, key: None,
         )

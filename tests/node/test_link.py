@@ -21,6 +21,7 @@ from iop.crypto.issuer import Issuer, PinnedIssuers
 from iop.crypto.lease import LeaseStatement, seal_lease
 from iop.crypto.node_keys import NodeKeys
 from iop.edge.config import NodeTable, ProviderTable
+from iop.edge.events import Events, Notes
 from iop.edge.nodes import Nodes
 from iop.edge.runs import IRunReceiver, Run, RunFailure, RunPlan
 from iop.errors import (
@@ -376,6 +377,7 @@ class WithAnEdgeTests(LinkCase):
             {"node-1": table},
             Pool(self.clock, 1),
             self.clock,
+            Events(Notes(), self.clock),
             lost=lambda node: None,
             proved=lambda node, key: None,
         )

@@ -1,4 +1,4 @@
-"""Selectors: ``key=value[,key=value…]`` over a provider's labels; all must match, the empty one matches all."""
+"""Selectors: ``key=value[,key=value…]`` over labels; all must match, the empty one matches all."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from typing import Final
 from iop.errors import MalformedInput
 from iop.units import SELECTOR_LIMIT
 
+#: What selectors of commands name things by; no label has such a key (S8).
+NODE_KEY: Final = "node"
+PROVIDER_KEY: Final = "provider"
+RESERVED_KEYS: Final = frozenset({NODE_KEY, PROVIDER_KEY})
 #: Most terms in a selector.
 TERM_LIMIT: Final = 16
 _PART: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?\Z")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from twisted.internet.defer import Deferred
@@ -51,14 +51,25 @@ class Answer:
 
     Credit goes back to the Node for bytes that the caller's connection took; while it is full the bytes are owed, so a
     slow caller slows the upstream (R4).
+
+    :param ended: called once, when the answer is whole or will never be.
     """
 
-    def __init__(self, exchange: IExchange, request_id: str, model: str, clock: IClock, metrics: EdgeMetrics) -> None:
+    def __init__(
+        self,
+        exchange: IExchange,
+        request_id: str,
+        model: str,
+        clock: IClock,
+        metrics: EdgeMetrics,
+        ended: Callable[[], object],
+    ) -> None:
         self._exchange = exchange
         self._request_id = request_id
         self._model = model
         self._clock = clock
         self._metrics = metrics
+        self._ended = ended
         self._began = clock.boot()
         self._dispatching: Deferred[Dispatched] | None = None
         self._dispatched: Dispatched | None = None
@@ -174,3 +185,4 @@ class Answer:
             bytes=self._bytes,
             seconds=round(seconds, 3),
         )
+        self._ended()

@@ -18,7 +18,7 @@ from iop.edge.answer import Answer
 from iop.edge.attempts import Call
 from iop.edge.openai_errors import METHOD_NOT_ALLOWED, MISSING_MODEL, NO_SUCH_PATH, Refusal, refusal_of
 from iop.edge.turns import Turns
-from iop.errors import IopError, MalformedToken, NoSuchModel, TokenRefused
+from iop.errors import EdgeDraining, IopError, MalformedToken, NoSuchModel, TokenRefused
 from iop.net.http1 import Headers, IExchange, IHttpApplication, RequestHead, Wanted
 from iop.units import MODEL_LIMIT, is_request_id, new_id
 from iop.wire.strict_json import parse_object
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from iop.edge.attempts import Attempts
     from iop.edge.control_link import ControlLink
+    from iop.edge.door import Door
     from iop.edge.metrics import EdgeMetrics
     from iop.interfaces import IClock
     from iop.records import RouteEntry
@@ -62,14 +63,16 @@ class _Caller:
 class Api:
     """Answers callers.
 
+    :param door: what a request for a model has to come through.
     :param body_bytes: the largest request body that is read.
     """
 
     def __init__(
-        self, link: ControlLink, attempts: Attempts, clock: IClock, metrics: EdgeMetrics, body_bytes: int
+        self, link: ControlLink, attempts: Attempts, door: Door, clock: IClock, metrics: EdgeMetrics, body_bytes: int
     ) -> None:
         self._link = link
         self._attempts = attempts
+        self._door = door
         self._clock = clock
         self._metrics = metrics
         self._body_bytes = body_bytes
@@ -103,6 +106,10 @@ class Api:
         path, method = exchange.head.path, exchange.head.method
         serve: Callable[[IExchange, _Caller, bytearray], None]
         if path in _CALLS:
+            if self._door.is_closed:
+                # whose body is on its way is let off it
+                self._refuse(exchange, caller.request_id, refusal_of(EdgeDraining()))
+                return None
             allowed, limit, serve = "POST", self._body_bytes, self._call
         elif path == _MODELS or path.startswith(_ONE_MODEL):
             allowed, limit, serve = "GET", 0, self._list
@@ -154,7 +161,8 @@ class Api:
             body_bytes=len(body),
             body=partial(_with_model, body, *spans["model"]),
         )
-        answer = Answer(exchange, caller.request_id, model, self._clock, self._metrics)
+        self._door.enter()
+        answer = Answer(exchange, caller.request_id, model, self._clock, self._metrics, self._door.leave)
         answer.take(self._attempts.dispatch(call, answer))
 
     def _list(self, exchange: IExchange, caller: _Caller, body: bytearray) -> None:

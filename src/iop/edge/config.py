@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, StringConstraints, TypeAdapter, Vali
 from iop.core.flow import WINDOW_CAP
 from iop.core.offers import Offer
 from iop.core.profiles import profile_name
-from iop.core.selectors import is_label_part
+from iop.core.selectors import RESERVED_KEYS, is_label_part
 from iop.process.config import (
     ClientEndpoint,
     ConfigPath,
@@ -43,7 +43,14 @@ def _label(text: str) -> str:
     return text
 
 
+def _label_key(text: str) -> str:
+    if text in RESERVED_KEYS:
+        raise ValueError(f"{text} cannot be a label: selectors of commands name a Node or a provider with it")
+    return text
+
+
 Label = Annotated[str, AfterValidator(_label)]
+Labels = Annotated[dict[Annotated[Label, AfterValidator(_label_key)], Label], Field(max_length=32)]
 Model = Annotated[str, StringConstraints(min_length=1, max_length=MODEL_LIMIT)]
 
 
@@ -112,7 +119,7 @@ class ProviderTable(Strict):
     models: Annotated[tuple[Model, ...], Field(min_length=1, max_length=1000)]
     capacity: Annotated[int, Field(ge=1, le=4096)]
     long_context_capacity: Annotated[int, Field(ge=0, le=4096)] = Field(default_factory=_whole_capacity)
-    labels: Annotated[dict[Label, Label], Field(max_length=32, default_factory=dict)]
+    labels: Labels = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _within_capacity(self) -> ProviderTable:
@@ -125,6 +132,7 @@ class NodeTable(Strict):
     """``[[nodes]]``: a Node that may connect, by the name in its certificate."""
 
     name: Name
+    labels: Labels = Field(default_factory=dict)
     providers: Annotated[tuple[ProviderTable, ...], Field(min_length=1, max_length=64)]
 
     @model_validator(mode="after")

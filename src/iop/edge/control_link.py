@@ -1,4 +1,4 @@
-"""The Edge's side of its Control Plane: enrolment, projections, leases (rules E2-E7, E11-E13, L1, L4)."""
+"""The Edge's side of its Control Plane: enrolment, projections, leases, commands (rules E2-E7, E11-E13, L1, L4)."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from iop.core.projection import Projection
+    from iop.edge.commands import Commands
+    from iop.edge.events import Notes
     from iop.edge.metrics import EdgeMetrics
     from iop.edge.offers import Change
     from iop.edge.projections import Projections
@@ -54,6 +56,8 @@ class ControlLink:
     :param lease_call_seconds: deadline of one lease request.
     :param settled: called whenever a connection became ready.
     :param status: what this Edge tells of itself.
+    :param notes: what it tells without being asked, which goes over the connection whose hello was accepted.
+    :param commands: takes the commands of operators.
     """
 
     def __init__(
@@ -66,9 +70,13 @@ class ControlLink:
         lease_call_seconds: float,
         settled: Callable[[], object],
         status: Status,
+        notes: Notes,
+        commands: Commands,
     ) -> None:
         self.projections = projections
         self.status = status
+        self.notes = notes
+        self.commands = commands
         self.deployment = deployment
         self.clock = clock
         self._metrics = metrics
@@ -141,15 +149,21 @@ class ControlLink:
             peer.close(violation)
             raise
 
+    def drain(self) -> None:
+        """Let what is under way on the ready connection end, and what was told arrive, and close it."""
+        if self._peer is not None:
+            self._peer.drain()
+
     def opened(self, peer: IPeer, offers: Offers) -> None:
         """A connection is enrolled: leases are asked for there."""
         self._peer, self._offers = peer, offers
         self._metrics.control_plane_sessions.inc()
         self._settled()
 
-    def ended(self, peer: IPeer | None) -> None:
+    def ended(self, peer: IPeer) -> None:
         """A connection ended; staleness counts from now if it was the ready one."""
-        if peer is not None and self._peer is peer:
+        self.notes.no_longer_to(peer)
+        if self._peer is peer:
             self._peer = self._offers = None
             self._lost_at = self.clock.boot()
 
@@ -170,7 +184,7 @@ class ControlConnection:
         Deferred.fromCoroutine(self._enrol(peer)).addErrback(partial(close_for, peer))
 
     def asked(self, message: Message) -> Deferred[Message]:
-        """Take a newer projection, or tell how things are."""
+        """Take a newer projection or a command, or tell how things are."""
         offers = self._offers
         if offers is not None:
             match message:
@@ -178,6 +192,8 @@ class ControlConnection:
                     return offers.take(_change(message), message.receipt).addCallback(_applied)
                 case control_pb2.EdgeStatusRequest():
                     return succeed(self._link.status.page(message.after, self._link.projections.generation))
+                case control_pb2.EdgeCommandRequest():
+                    return succeed(self._link.commands.take(message))
         raise UnexpectedMessage("a Control Plane may not ask this now")
 
     def notified(self, message: Message) -> None:
@@ -189,11 +205,13 @@ class ControlConnection:
         if self._offers is not None:
             self._offers.end()
             self._offers = None
-        self._link.ended(self._peer)
+        if self._peer is not None:
+            self._link.ended(self._peer)
         _log.warn("edge.control.disconnected", reason=reason.code, detail=reason.message)
 
     async def _enrol(self, peer: IPeer) -> None:
         hello = await self._hello(peer)
+        self._link.notes.go_to(peer)
         # whatever comes from here on waits for the projection of the hello
         offers = self._offers = Offers(self._link.projections, peer, self._link.clock)
         outcome = await offers.take(hello.projection, hello.receipt)

@@ -20,6 +20,7 @@ from iop.errors import (
     IdentityRefused,
     IopError,
     MalformedFrame,
+    NodeDismissed,
     PossessionRefused,
     UnexpectedMessage,
 )
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from iop.core.offers import Offer
     from iop.core.pool import Pool
     from iop.edge.config import NodeTable
+    from iop.edge.events import Events
     from iop.interfaces import IClock, IPeer
     from iop.secret import Secret
 
@@ -58,6 +60,7 @@ class Nodes:
     """The Edge's registry: who may connect, who is connected, who is ready.
 
     :param configured: Nodes by name.
+    :param events: is told of Nodes that became ready, and of those that are so no more.
     :param window: bytes of response body that a run may have on their way.
     :param lost: called with the name of a Node whose connection ended.
     :param proved: called with the name of a Node and the public key that it proved.
@@ -70,6 +73,7 @@ class Nodes:
         configured: Mapping[str, NodeTable],
         pool: Pool,
         clock: IClock,
+        events: Events,
         window: int = RUN_WINDOW,
         *,
         lost: Callable[[str], object],
@@ -80,6 +84,7 @@ class Nodes:
         self.configured = configured
         self.pool = pool
         self.clock = clock
+        self.events = events
         self.window = window
         self.proved = proved
         self._lost = lost
@@ -116,6 +121,12 @@ class Nodes:
         self.pool.remove(name)
         self._lost(name)
         return True
+
+    def dismiss(self, name: str) -> None:
+        """End the connection of a Node, if it has one, whose place is free when this returns; it may come again."""
+        connection = self._live.get(name)
+        if connection is not None:
+            connection.dismiss()
 
     def drain(self) -> None:
         """Let every connection answer what its Node has asked, and close it; runs that are still open fail."""
@@ -156,6 +167,8 @@ class NodeConnection:
         self._challenged: tuple[NodeKey, Secret] | None = None
         self._key: NodeKey | None = None
         self._name = ""
+        #: Whether it was told that the Node is ready.
+        self._told = False
 
     @property
     def is_ready(self) -> bool:
@@ -202,9 +215,15 @@ class NodeConnection:
         # out of the pool first: a run that fails now must not be given to this connection again
         if self._nodes.release(self._name, self):
             _log.warn("edge.node.disconnected", node=self._name, reason=reason.code, detail=reason.message)
+            if self._told:
+                self._nodes.events.node_disconnected(self._name, reason)
         self.runs.lost(reason)
 
     # -- for Nodes ----------------------------------------------------------------------------------------------------
+
+    def dismiss(self) -> None:
+        """See :meth:`Nodes.dismiss`."""
+        self.peer.close(NodeDismissed("an operator ended the connection"))
 
     def drain(self) -> None:
         """See :meth:`Nodes.drain`."""
@@ -274,6 +293,10 @@ class NodeConnection:
                 # if the answer was the connection's last word: requests would be given to nobody, again and again.
                 if self.is_ready:
                     self._nodes.pool.add(self._name, offers)
+                # what waited for it has its runs now, and any of them may have ended the connection
+                if self.is_ready:
+                    self._told = True
+                    self._nodes.events.node_ready(self._name)
 
         self._nodes.clock.call_later(0, answered)
         refused = [refusal.provider_id for refusal in ready.refused]

@@ -12,6 +12,7 @@ from iop.edge.runs import RunFailure
 from iop.errors import (
     BadHttp,
     ControlPlaneUnavailable,
+    EdgeDraining,
     IopError,
     LeaseRefused,
     MalformedInput,
@@ -113,6 +114,7 @@ _ERRORS: Final = (
     QueueLate,
     ProviderUnreachable,
     ControlPlaneUnavailable,
+    EdgeDraining,
 )
 #: Every code that a refusal has.
 CODES: Final = frozenset(
@@ -145,7 +147,7 @@ def refusal_of(error: IopError) -> Refusal:
             return Refusal(error.status, error.code, error.message)
         case QueueFull():
             return Refusal(429, error.code, error.message, retry_after=_SOON)
-        case NoNode() | QueueLate():
+        case NoNode() | QueueLate() | EdgeDraining():
             return Refusal(503, error.code, error.message, retry_after=_LATER)
         case ProviderUnreachable():
             return Refusal(503, error.code, error.message, retry_after=max(_SOON, ceil(error.retry_seconds)))

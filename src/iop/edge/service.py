@@ -15,10 +15,14 @@ from iop.certificates import check_own
 from iop.core.pool import Pool
 from iop.edge.api import Api
 from iop.edge.attempts import Attempts
+from iop.edge.commands import Commands
 from iop.edge.control_link import ControlLink
+from iop.edge.door import Door
+from iop.edge.events import Events, Notes
 from iop.edge.leases import Leases
 from iop.edge.metrics import EdgeMetrics
 from iop.edge.nodes import Nodes
+from iop.edge.operations import Operations
 from iop.edge.projections import Projections
 from iop.edge.revocation import Revocation
 from iop.edge.status import Status
@@ -37,11 +41,13 @@ from iop.net.tls import (
     web_server,
 )
 from iop.process.listen import bound_address, listen
-from iop.process.role import IRole
+from iop.process.role import IReloading, IRole
 from iop.units import Role
 from iop.wire.dialect import CONTROL, RUNTIME
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from prometheus_client import CollectorRegistry
     from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 
@@ -54,6 +60,7 @@ if TYPE_CHECKING:
 NO_PROJECTION: Final = "the Control Plane was not reached yet, or not for too long"
 NO_CONTROL_PLANE: Final = "the Control Plane is not connected; only leases that are held still serve"
 NO_NODE: Final = "no Node is ready"
+DRAINED: Final = "an operator drained this Edge; edge.resume has it serve again"
 #: That it has at most: callers, Nodes, the Control Plane.
 CONNECTIONS: Final = HttpLimits().connections + CONNECTIONS_LIMIT + 1
 
@@ -78,7 +85,7 @@ class _Wires:
     api_tls: ReloadableServer | None
 
 
-@implementer(IRole)
+@implementer(IRole, IReloading)
 class Edge:
     """The Edge role: the model API, the node wire, and the one connection to the Control Plane."""
 
@@ -92,6 +99,9 @@ class Edge:
         self._wires: _Wires | None = None
         self._dialler: Dialler | None = None
         metrics = EdgeMetrics(registry)
+        notes = Notes()
+        self._door = Door()
+        self._events = Events(notes, clock)
         self._projections = Projections(config.state.directory, deployment.id, self.name, clock, self._applied)
         pool = Pool(clock, limits.queue_length, limits.reconnect_seconds)
         catalogue = {node.name: node for node in config.nodes}
@@ -101,10 +111,23 @@ class Edge:
             catalogue,
             pool,
             clock,
+            self._events,
             limits.run_window_bytes,
             lost=self._node_lost,
             proved=self._key_proved,
         )
+        operations = Operations(
+            config.nodes,
+            self._nodes,
+            pool,
+            self._door,
+            self._events,
+            clock,
+            flush=self._flush,
+            resync=self._resync,
+            reload=self._read_again,
+        )
+        self._commands = Commands(operations, notes, clock, managed=config.credential_plane.enabled)
         self._link = ControlLink(
             self._projections,
             clock,
@@ -113,7 +136,9 @@ class Edge:
             staleness_seconds=limits.staleness_seconds,
             lease_call_seconds=limits.lease_call_seconds,
             settled=self._settled,
-            status=Status(self.name, config.nodes, self._nodes, pool),
+            status=Status(self.name, config.nodes, self._nodes, pool, self._door, self._events),
+            notes=notes,
+            commands=self._commands,
         )
         self._leases = Leases(self._link.acquire, clock, metrics, deployment.id, self.name, limits.lease_cache_entries)
         self._revocation = Revocation(self._leases, clock, limits.node_word_seconds)
@@ -136,7 +161,10 @@ class Edge:
             body_total=limits.body_total_bytes,
             receive_seconds=limits.receive_seconds,
         )
-        self._http = HttpServerFactory(Api(self._link, attempts, clock, metrics, limits.body_bytes), clock, http)
+        self._http = HttpServerFactory(
+            Api(self._link, attempts, self._door, clock, metrics, limits.body_bytes), clock, http
+        )
+        self._reload: Callable[[], Deferred[None]] = lambda: execute(self.reload)
         self.connections = CONNECTIONS
 
     def prepare(self) -> Deferred[None]:
@@ -157,9 +185,13 @@ class Edge:
         wires.nodes.reverify()
         wires.control.reverify()
 
+    def reload_with(self, reload: Callable[[], Deferred[None]]) -> None:
+        """What ``config.reload`` does."""
+        self._reload = reload
+
     def not_ready(self) -> list[str]:
         """Why a request would be refused now, whoever sent it."""
-        reasons = []
+        reasons = [DRAINED] if self._door.is_closed else []
         try:
             self._link.projection()
         except ControlPlaneUnavailable:
@@ -242,10 +274,13 @@ class Edge:
         return addresses
 
     async def _drain(self) -> None:
+        self._events.edge_stopping()
         for port in self._ports:
             await maybeDeferred(port.stopListening)
         await self._http.drain()
+        self._commands.stop()
         self._nodes.drain()
+        self._link.drain()
         if self._dialler is not None and self._dialler.running:
             await self._dialler.stopService()
 
@@ -258,6 +293,16 @@ class Edge:
     def _key_proved(self, node: str, public_key: bytes) -> None:
         self._leases.forget_key(node, keep=public_key)
 
+    def _flush(self) -> int:
+        return self._leases.flush()
+
+    async def _resync(self) -> None:
+        await self._link.resync()
+
+    def _read_again(self) -> Deferred[None]:
+        return self._reload()
+
     def _settled(self) -> None:
+        self._events.edge_ready()
         if self._dialler is not None:
             self._dialler.settled()

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from iop.core.pool import Pool
     from iop.edge.config import NodeTable, ProviderTable
+    from iop.edge.door import Door
+    from iop.edge.events import Events
     from iop.edge.nodes import Nodes
 
 #: Bytes after which a page ends. A Node has at most 64 providers, which are some 20 KiB.
@@ -25,19 +27,28 @@ class Status:
     :param configured: every Node of the catalogue.
     """
 
-    def __init__(self, edge: str, configured: Sequence[NodeTable], nodes: Nodes, pool: Pool) -> None:
+    def __init__(
+        self, edge: str, configured: Sequence[NodeTable], nodes: Nodes, pool: Pool, door: Door, events: Events
+    ) -> None:
         self._edge = edge
         self._tables = sorted(configured, key=lambda table: table.name)
         self._names = [table.name for table in self._tables]
         self._nodes = nodes
         self._pool = pool
+        self._door = door
+        self._events = events
 
     def page(self, after: str, generation: int) -> control_pb2.EdgeStatusResponse:
         """The Nodes whose names come after ``after``, as many as go into one page.
 
         :param generation: of the projection in force.
         """
-        answer = control_pb2.EdgeStatusResponse(edge_id=self._edge, generation=generation)
+        answer = control_pb2.EdgeStatusResponse(
+            edge_id=self._edge,
+            generation=generation,
+            event_sequence=self._events.sequence,
+            draining=self._door.is_closed,
+        )
         size = 0
         for table in self._tables[bisect_right(self._names, after) :]:
             if size >= PAGE_BYTES:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from twisted.application.service import IServiceCollection, Service
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred, execute, maybeDeferred
 from twisted.internet.error import ReactorNotRunning
 from twisted.internet.interfaces import IReactorCore, IReactorTCP, IReactorThreads, IReactorTime, IReactorUNIX
 from twisted.logger import ILogObserver, Logger
@@ -23,7 +23,7 @@ from twisted.python.components import Componentized
 from twisted.python.failure import Failure
 from zope.interface import Attribute, Interface
 
-from iop.errors import IopError
+from iop.errors import Draining, IopError
 from iop.net.listener import SPARE_DESCRIPTORS
 from iop.process.config import RoleConfig, load
 from iop.process.harden import all_descriptors, hide_memory, no_core_files
@@ -81,6 +81,17 @@ class IRole(Interface):
 
     def drain() -> Deferred[None]:
         """Stop accepting, finish or cancel what runs, close everything. Called once, at any time after construction."""
+
+
+class IReloading(Interface):
+    """A role that may want to reload for other reasons than SIGHUP."""
+
+    def reload_with(reload: Callable[[], Deferred[None]]) -> None:
+        """Called once, before ``prepare``: what SIGHUP does, ``reload`` does, and says how it went.
+
+        It fails with what :meth:`IRole.reload` raised, or with :class:`~iop.errors.Draining` once the process is going
+        away.
+        """
 
 
 C = TypeVar("C", bound=RoleConfig)
@@ -166,6 +177,8 @@ class RoleProcess(Service, Generic[C]):
         registry = new_registry()
         role = self._role = self._kind.build(config, self._clock, self._reactor, registry)
         self._observer.name = role.name
+        if IReloading.providedBy(role):
+            IReloading(role).reload_with(self._reload)
         self._check_descriptors(role.connections)
         await role.prepare()
         if self._going_away():
@@ -215,21 +228,29 @@ class RoleProcess(Service, Generic[C]):
             self._drained.callback(None)
 
     def _hung_up(self) -> None:
-        self._started.addCallback(self._reload)
+        # what refuses it is told by then
+        self._reload().addErrback(lambda _: None)
 
-    def _reload(self, _: None) -> None:
+    def _reload(self) -> Deferred[None]:
+        """Have the role read its files again, after the start if that is not over; fails with what refuses it."""
+        reloaded: Deferred[None] = Deferred()
+        self._started.addCallback(lambda _: execute(self._reload_now).chainDeferred(reloaded))
+        return reloaded
+
+    def _reload_now(self) -> None:
         if self._role is None or self._status is None or self._going_away():
-            return
+            raise Draining("this process is going away")
         try:
             self._role.reload()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the process goes on as it was and says so
+        except Exception as error:
+            # whatever it is, the process goes on as it was and says so
             log.failure("role.reload_refused", Failure())
             self._reload_refusal = error.message if isinstance(error, IopError) else type(error).__name__
-        else:
-            log.info("role.reloaded")
-            self._reload_refusal = ""
-            if self._record is not None:
-                mark_files_read(self._record)
+            raise
+        log.info("role.reloaded")
+        self._reload_refusal = ""
+        if self._record is not None:
+            mark_files_read(self._record)
 
     def _stop_reactor(self) -> None:
         # between this call and the drain it may be asked for again
