@@ -24,12 +24,12 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from iop.errors import FileRefused, StoreUnavailable
+from iop.errors import Draining, FileRefused, StoreUnavailable
 from iop.interfaces import IClock
 from iop.net.listener import SPARE_DESCRIPTORS
 from iop.process.config import RoleConfig
 from iop.process.logs import JsonLog
-from iop.process.role import DRAIN_SECONDS, IReactor, IRole, RoleKind, RoleProcess
+from iop.process.role import DRAIN_SECONDS, IReactor, IReloading, IRole, RoleKind, RoleProcess
 from iop.process.status import STATUS_CONNECTIONS
 from iop.testing.clock import FakeClock
 from iop.units import Role
@@ -37,7 +37,7 @@ from tests.configurations import ROLE
 from tests.net.transports import MemoryTransport
 
 
-@implementer(IRole)
+@implementer(IRole, IReloading)
 class FakeRole:
     """A role whose every step waits for the test."""
 
@@ -62,6 +62,9 @@ class FakeRole:
         self.steps.append("reload")
         if self.refusal is not None:
             raise self.refusal
+
+    def reload_with(self, reload: Callable[[], Deferred[None]]) -> None:
+        self.reload_as_told = reload
 
     def not_ready(self) -> list[str]:
         return ["no Node"]
@@ -355,6 +358,26 @@ class RoleProcessTests(SynchronousTestCase):
         self.assertEqual(self.reasons(), ["no Node", "the last reload was refused: ValueError"])
         self.assertNotIn("sk-canary", self.log.getvalue())
         self.flushLoggedErrors(ValueError)
+
+    def test_a_role_reloads_on_its_own(self) -> None:
+        """S7: as by SIGHUP, and it is told how that went: in time, refused, or too late."""
+        verifyObject(IReloading, self.role)
+        self.start()
+        early = self.role.reload_as_told()
+        self.assertNoResult(early)
+        self.role.prepared.callback(None)
+        self.assertEqual(self.role.steps, ["prepare", "listen", "reload"])
+        self.successResultOf(early)
+        self.role.refusal = FileRefused("edge.pem holds no PEM certificate")
+        self.failureResultOf(self.role.reload_as_told(), FileRefused)
+        self.assertEqual(len(self.reasons()), 2)
+        self.role.refusal = None
+        self.successResultOf(self.role.reload_as_told())
+        self.assertEqual(self.reasons(), ["no Node"])
+        self.assertEqual(self.events()[1:], ["role.reloaded", "role.reload_refused", "role.reloaded"])
+        self.process.stopService()
+        self.failureResultOf(self.role.reload_as_told(), Draining)
+        self.flushLoggedErrors(FileRefused)
 
     def test_sighup_while_preparing(self) -> None:
         """The files may have been read before they were replaced, so they are read again once all is up."""
