@@ -10,7 +10,8 @@ from twisted.internet.defer import Deferred, fail
 from twisted.trial.unittest import SynchronousTestCase
 
 from iop.control_plane import commands
-from iop.control_plane.commands import ENDS, REFUSALS, Command, CommandState
+from iop.control_plane.commands import Command, CommandState
+from iop.core.commands import ENDS, REFUSALS
 from iop.errors import ApiRefused, MalformedInput, NotFound, PeerDisconnected, RequestTimedOut, StoreUnavailable
 from iop.store.memory import MemoryStore
 from iop.store.schema import migrate

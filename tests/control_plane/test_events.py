@@ -11,9 +11,10 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from iop.control_plane import commands, events
-from iop.control_plane.commands import ENDS
-from iop.control_plane.events import DISCONNECTED, Event, Heard
+from iop.control_plane.events import Event, Heard
 from iop.core.allowance import Allowance
+from iop.core.commands import ENDS
+from iop.core.lifecycle import NODE_ENDS
 from iop.errors import ApiRefused, EventFlood, FrameTooLarge, HelloRefused, UnexpectedMessage
 from iop.units import is_name
 from iop.wire import control_pb2
@@ -67,9 +68,9 @@ class ToldTests(EventsCase):
 
     def test_why_a_node_is_gone(self) -> None:
         """S13: every code of the list, in this side's words."""
-        self.tell(*(lifecycle(at, "node_disconnected", code=code) for at, code in enumerate(DISCONNECTED, 1)))
+        self.tell(*(lifecycle(at, "node_disconnected", code=code) for at, code in enumerate(NODE_ENDS, 1)))
         _, *told = self.heard()
-        self.assertEqual({event.told.code: event.told.message for event in told}, DISCONNECTED)
+        self.assertEqual({event.told.code: event.told.message for event in told}, NODE_ENDS)
 
     def test_commands(self) -> None:
         """S10, S13: how a command that was sent stands; of one that was not, not even its id is shown."""
@@ -173,7 +174,7 @@ class AnythingTests(SynchronousTestCase):
         except UnexpectedMessage:
             return
         self.assertTrue(told.node == "" or is_name(told.node))
-        self.assertEqual(told.message, DISCONNECTED[told.code] if told.code else "")
+        self.assertEqual(told.message, NODE_ENDS[told.code] if told.code else "")
         self.assertRegex(told.at, r"\A\d{4}-\d\d-\d\dT[\d:.]{12}Z\Z")
 
     @given(phase=INTEGERS, texts=st.tuples(TEXTS, TEXTS, TEXTS, TEXTS), done=INTEGERS, total=INTEGERS, at_ms=TIMES)

@@ -9,7 +9,7 @@ from treq.testing import StubTreq
 from twisted.internet.defer import Deferred
 
 from iop.control_plane import operator, status
-from iop.control_plane.commands import REFUSALS
+from iop.core.commands import REFUSALS
 from iop.errors import TooManyInFlight
 from iop.wire import control_pb2
 from tests.control_plane.test_commands import CommandCase, accepted, refused

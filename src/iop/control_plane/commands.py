@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from iop.core.commands import ENDS, REFUSALS
 from iop.errors import ApiRefused, MalformedInput, PeerDisconnected, RequestTimedOut, UnexpectedMessage
 from iop.units import SELECTOR_LIMIT, rfc3339
 from iop.wire import control_pb2
@@ -31,29 +32,6 @@ _AGAIN: Final = "it may run all the same: send it again with the same id"
 _COMMAND_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _OPERATION: Final = re.compile(r"[a-z][a-z0-9_.]{0,63}\Z")
 
-#: Why an Edge refuses a command, in words for the operator (S6-S10).
-REFUSALS: Final[Mapping[str, str]] = {
-    "bad_command_id": "the Edge takes no such command id",
-    "command_conflict": "the Edge has had this command id with another operation, selector or metadata",
-    "unknown_operation": "the Edge has no such operation",
-    "bad_selector": "the Edge cannot read this selector, or this operation takes none or needs one",
-    "nothing_selected": "nothing of this Edge matches the selector",
-    "unknown_metadata": "this operation does not take one of these metadata keys",
-    "bad_metadata": "a metadata value is not what its key takes",
-    "too_many_commands": "as many commands run on this Edge as may",
-}
-#: Why a command failed or was cancelled.
-ENDS: Final[Mapping[str, str]] = {
-    "deadline": "its deadline passed; what it drained stays drained",
-    "resumed": "it was resumed before it was drained",
-    "stopping": "the Edge stops",
-    "bad_config": "the Edge's configuration files do not hold; what it had before stays in force",
-    "file_refused": "a file of the Edge's configuration cannot be read safely; what it had before stays in force",
-    "not_connected": "the Edge was not connected to its Control Plane",
-    "projection_refused": "what the Edge was sent again is not what it acknowledged; what it had before stays in force",
-    "projection_superseded": "newer projections came all the time; the newest of them is in force",
-    "internal": "the Edge failed; its log says where",
-}
 _PHASES: Final[Mapping[int, str]] = {
     control_pb2.COMMAND_PHASE_ACCEPTED: "accepted",
     control_pb2.COMMAND_PHASE_RUNNING: "running",

@@ -11,6 +11,7 @@ from twisted.internet.defer import Deferred
 
 from iop.control_plane.commands import CommandState, moment, read_state
 from iop.core.allowance import Allowance
+from iop.core.lifecycle import NODE_ENDS
 from iop.errors import ApiRefused, EventFlood, FrameTooLarge, UnexpectedMessage
 from iop.units import is_name, new_id, rfc3339
 from iop.wire import control_pb2
@@ -34,31 +35,6 @@ EXPECTED: Final = 4096
 #: Askers that wait for an event at most.
 WAITING: Final = 8
 
-#: Why a Node's connection ended, in words for the operator.
-DISCONNECTED: Final[Mapping[str, str]] = {
-    "peer_disconnected": "the connection ended",
-    "peer_silent": "nothing was heard from it",
-    "peer_not_reading": "it did not take what it was sent",
-    "handshake_timeout": "its handshake took too long",
-    "request_timed_out": "it did not answer in time",
-    "tls_failed": "TLS failed",
-    "identity_refused": "its certificate no longer holds",
-    "attestation_refused": "its key is not vouched for",
-    "possession_refused": "it did not prove that it holds its key",
-    "hello_refused": "its hello was refused",
-    "protocol_violation": "it broke the wire",
-    "frame_too_large": "it broke the wire",
-    "malformed_frame": "it broke the wire",
-    "unexpected_message": "it broke the wire",
-    "duplicate_correlation": "it broke the wire",
-    "stray_answer": "it broke the wire",
-    "flow_violation": "it broke the wire",
-    "too_many_in_flight": "it asked too much at once",
-    "too_many_connections": "there were too many connections",
-    "draining": "one of the two was stopping",
-    "disconnected": "an operator had it disconnected",
-    "internal": "the Edge failed; its log says where",
-}
 _OF_NODES: Final[Mapping[int, str]] = {
     control_pb2.LIFECYCLE_EVENT_NODE_READY: "node.ready",
     control_pb2.LIFECYCLE_EVENT_NODE_DISCONNECTED: "node.disconnected",
@@ -131,9 +107,9 @@ def read_lifecycle(told: control_pb2.EdgeNodeEvent) -> Told:
     whose = is_name(told.node_id) if of_node else not told.node_id
     if not event or not whose:
         raise UnexpectedMessage("an Edge tells an event that is none")
-    if (event == "node.disconnected") != bool(told.code) or (told.code and told.code not in DISCONNECTED):
+    if (event == "node.disconnected") != bool(told.code) or (told.code and told.code not in NODE_ENDS):
         raise UnexpectedMessage("an Edge tells why something happened in no known words")
-    return Told(event, moment(told.at_ms), told.sequence, told.node_id, told.code, DISCONNECTED.get(told.code, ""))
+    return Told(event, moment(told.at_ms), told.sequence, told.node_id, told.code, NODE_ENDS.get(told.code, ""))
 
 
 class Events:

@@ -23,26 +23,26 @@ DEADLINE_SECONDS: Final = 300
 _COMMAND_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _SECONDS: Final = re.compile(r"[1-9][0-9]{0,3}\Z")
 
-#: Why a command is refused, and what of it is said: fixed words, so that nothing else can be in them (C46).
+#: Why an Edge refuses a command: fixed words, so that nothing else can be in them (C46).
 REFUSALS: Final[Mapping[str, str]] = {
-    "bad_command_id": "a command id is 1-64 of A-Z a-z 0-9 . _ -",
-    "command_conflict": "this command id was used with another operation, selector or metadata",
-    "unknown_operation": "this Edge has no such operation",
-    "bad_selector": "the selector cannot be read, or the operation takes none, or needs one",
+    "bad_command_id": "the Edge takes no such command id",
+    "command_conflict": "the Edge has had this command id with another operation, selector or metadata",
+    "unknown_operation": "the Edge has no such operation",
+    "bad_selector": "the Edge cannot read this selector, or this operation takes none or needs one",
     "nothing_selected": "nothing of this Edge matches the selector",
-    "unknown_metadata": "the operation does not take one of these metadata keys",
-    "bad_metadata": "a metadata value is not what its key takes, or a key is given twice",
+    "unknown_metadata": "this operation does not take one of these metadata keys",
+    "bad_metadata": "a metadata value is not what its key takes",
     "too_many_commands": "as many commands run on this Edge as may",
 }
 #: Why a command failed or was cancelled, in the same way.
 ENDS: Final[Mapping[str, str]] = {
     "deadline": "its deadline passed; what it drained stays drained",
-    "resumed": "what it drained was resumed before all of it was done",
+    "resumed": "it was resumed before it was drained",
     "stopping": "the Edge stops",
-    "bad_config": "a file that the configuration names does not hold; what was before stays in force",
-    "file_refused": "a file that the configuration names cannot be used; what was before stays in force",
-    "not_connected": "the Edge is not connected to its Control Plane, or that connection ended meanwhile",
-    "projection_refused": "what the Control Plane sent is not what was acknowledged; what was before stays in force",
+    "bad_config": "the Edge's configuration files do not hold; what it had before stays in force",
+    "file_refused": "a file of the Edge's configuration cannot be read safely; what it had before stays in force",
+    "not_connected": "the Edge was not connected to its Control Plane",
+    "projection_refused": "what the Edge was sent again is not what it acknowledged; what it had before stays in force",
     "projection_superseded": "newer projections came all the time; the newest of them is in force",
     "internal": "the Edge failed; its log says where",
 }
