@@ -60,8 +60,8 @@ class CommandTests(SynchronousTestCase):
         held = self.deployment.begin(self.deployment.connect(), HELD)
         self.assertEqual(held.read(5), b"first")
         with Popen(self.command("edge.drain"), stdout=PIPE, text=True) as drain:  # noqa: S603 - ourselves
-            wait_until(lambda: self.deployment.ask() == (503, "edge_draining"), "the Edge refuses calls")
-            self.assertTrue(told(self.socket, "edge", "status", "edge-1")["draining"])
+            wait_until(lambda: told(self.socket, "edge", "status", "edge-1")["draining"], "the Edge is drained")
+            self.assertEqual(self.deployment.ask(), (503, "edge_draining"))
             status, reasons = self.deployment.edge.get("/readyz")
             self.assertEqual((status, json.loads(reasons)["reasons"]), (503, [DRAINED]))
             self.assertIsNone(drain.poll())
