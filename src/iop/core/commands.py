@@ -149,7 +149,7 @@ def read(order: Order, *, managed: bool) -> Wanted:
     """
     operation = OPERATIONS.get(order.operation)
     if operation is None or (operation.credential_plane and not managed):
-        raise _refused("unknown_operation")
+        raise refused("unknown_operation")
     return Wanted(
         order.operation,
         _selector(order.selector, operation),
@@ -159,26 +159,27 @@ def read(order: Order, *, managed: bool) -> Wanted:
 
 def _selector(text: str, operation: Operation) -> Selector:
     if bool(text) == (operation.chooses is Chooses.NOTHING):
-        raise _refused("bad_selector")
+        raise refused("bad_selector")
     try:
         return parse(text)
     except MalformedInput:
-        raise _refused("bad_selector") from None
+        raise refused("bad_selector") from None
 
 
 def _deadline(metadata: tuple[tuple[str, str], ...], operation: Operation) -> int:
     known = {"deadline_seconds"} if operation.has_deadline else set()
     if any(key not in known for key, _ in metadata):
-        raise _refused("unknown_metadata")
+        raise refused("unknown_metadata")
     match metadata:
         case ():
             return DEADLINE_SECONDS
         case ((_, text),) if _SECONDS.match(text) and int(text) <= DEADLINE_LIMIT:
             return int(text)
-    raise _refused("bad_metadata")
+    raise refused("bad_metadata")
 
 
-def _refused(reason: str) -> CommandRefused:
+def refused(reason: str) -> CommandRefused:
+    """The error for a reason of :data:`REFUSALS`, with its words."""
     return CommandRefused(reason, REFUSALS[reason])
 
 
@@ -272,10 +273,10 @@ class Journal:
         :raises CommandRefused: if the id is none, or was used for another order (S6).
         """
         if not _COMMAND_ID.match(order.command_id):
-            raise _refused("bad_command_id")
+            raise refused("bad_command_id")
         known = self._running.get(order.command_id) or self._over.get(order.command_id)
         if known is not None and known.order != order:
-            raise _refused("command_conflict")
+            raise refused("command_conflict")
         return known
 
     def accept(self, order: Order) -> Command:
@@ -284,7 +285,7 @@ class Journal:
         :raises CommandRefused: if as many run as may.
         """
         if len(self._running) >= RUNNING_LIMIT:
-            raise _refused("too_many_commands")
+            raise refused("too_many_commands")
         command = self._running[order.command_id] = Command(order, self._now_ms, self._stepped)
         return command
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from twisted.internet.defer import Deferred
 
-from iop.core.commands import REFUSALS, Command
+from iop.core.commands import Command, refused
 from iop.core.selectors import NODE_KEY, PROVIDER_KEY
-from iop.errors import CommandRefused
 
 if TYPE_CHECKING:
     from iop.core.commands import Wanted
@@ -92,7 +91,7 @@ class Operations:
                 return partial(self._one, self._resync)
             case "config.reload":
                 return partial(self._one, self._reload)
-        raise CommandRefused("unknown_operation", REFUSALS["unknown_operation"])
+        raise refused("unknown_operation")
 
     # -- whom it is about ---------------------------------------------------------------------------------------------
 
@@ -199,5 +198,5 @@ class Operations:
 def _some(chosen: Iterable[_T]) -> list[_T]:
     targets = list(chosen)
     if not targets:
-        raise CommandRefused("nothing_selected", REFUSALS["nothing_selected"])
+        raise refused("nothing_selected")
     return targets
