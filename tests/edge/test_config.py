@@ -86,7 +86,7 @@ class ConfigTests(SynchronousTestCase):
         """The whole file, with paths beside it."""
         config = self.read(GOOD)
         self.assertEqual(config.tls.key, self.path.parent.absolute() / "edge.key")
-        self.assertEqual(config.state.directory, self.path.parent.absolute() / "state")
+        self.assertEqual(config.state_directory, self.path.parent.absolute() / "state")
         (node,) = config.nodes
         (offer,) = node.offers().values()
         self.assertEqual((offer.node, offer.provider_id, offer.capacity), ("node-1", "main", 4))

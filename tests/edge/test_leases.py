@@ -36,7 +36,7 @@ class LeasesTests(SynchronousTestCase):
         self.asked.append((request, answer))
         return await answer
 
-    def get(self, key: LeaseKey = KEY) -> Deferred[Lease]:
+    def get(self, key: LeaseKey = KEY) -> Deferred[Lease | None]:
         return self.leases.get("request", key, PROOF, ATTESTATION)
 
     def answer(self, place: int = -1, lease: runtime_pb2.SealedLease | None = None) -> None:

@@ -27,7 +27,7 @@ from iop.cli.doctor.machine import listener
 from iop.cli.doctor.network import readiness
 from iop.cli.quickstart.home import TRUST_DOMAIN, Home, Member
 from iop.crypto.pki import Authority
-from iop.edge.service import NO_PROJECTION
+from iop.edge.control_link import NO_PROJECTION
 from iop.node.service import NOT_REGISTERED
 from iop.process.listen import bound_address
 from iop.process.record import RunRecord

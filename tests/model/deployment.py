@@ -15,6 +15,7 @@ from iop.core.profiles import PROFILES
 from iop.crypto.attestation import attest
 from iop.crypto.node_keys import NodeKey, NodeKeys
 from iop.edge.config import EdgeConfig
+from iop.edge.control_link import ControlLink
 from iop.edge.service import Edge
 from iop.net.peer import PeerFactory
 from iop.node.leases import Leases
@@ -57,7 +58,8 @@ class EdgeParts:
     """What an Edge process is made of, without its listeners."""
 
     def __init__(self, edge: Edge) -> None:
-        self.projections = edge._projections
+        assert isinstance(edge._link, ControlLink)
+        self.projections = edge._link.projections
         self.link = edge._link
         self.nodes = edge._nodes
         self.api = edge._http._application

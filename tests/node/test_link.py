@@ -534,4 +534,5 @@ class Receiver:
 
 
 def _recipient(plan: RunPlan) -> bytes:
+    assert plan.lease is not None
     return runtime_pb2.LeaseStatement.FromString(plan.lease.statement).recipient_public_key

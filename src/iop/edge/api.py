@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from iop.edge.attempts import Attempts
-    from iop.edge.control_link import ControlLink
+    from iop.edge.authority import IAuthority
     from iop.edge.door import Door
     from iop.edge.metrics import EdgeMetrics
     from iop.interfaces import IClock
@@ -68,9 +68,15 @@ class Api:
     """
 
     def __init__(
-        self, link: ControlLink, attempts: Attempts, door: Door, clock: IClock, metrics: EdgeMetrics, body_bytes: int
+        self,
+        authority: IAuthority,
+        attempts: Attempts,
+        door: Door,
+        clock: IClock,
+        metrics: EdgeMetrics,
+        body_bytes: int,
     ) -> None:
-        self._link = link
+        self._authority = authority
         self._attempts = attempts
         self._door = door
         self._clock = clock
@@ -88,7 +94,7 @@ class Api:
         request_id = _request_id(exchange.head)
         try:
             caller = _caller(exchange.head, request_id)
-            token = authenticate(self._link.projection(), caller.digest, self._clock.wall_ms())
+            token = authenticate(self._authority.projection(), caller.digest, self._clock.wall_ms())
         except IopError as error:
             self._refuse_stranger(exchange, request_id, refusal_of(error))
             return None
@@ -166,7 +172,7 @@ class Api:
         answer.take(self._attempts.dispatch(call, answer))
 
     def _list(self, exchange: IExchange, caller: _Caller, body: bytearray) -> None:
-        projection = self._link.projection()
+        projection = self._authority.projection()
         token = authenticate(projection, caller.digest, self._clock.wall_ms())
         if exchange.head.path == _MODELS:
             routes = projection.routes_of(token.principal)

@@ -36,8 +36,8 @@ from iop.errors import (
 
 if TYPE_CHECKING:
     from iop.core.pool import Pool
-    from iop.edge.control_link import ControlLink
-    from iop.edge.leases import Lease, Leases
+    from iop.edge.authority import IAuthority, ILeases
+    from iop.edge.leases import Lease
     from iop.edge.metrics import EdgeMetrics
     from iop.edge.nodes import NodeConnection, Nodes
     from iop.edge.revocation import Revocation
@@ -110,10 +110,10 @@ class Attempts:
 
     def __init__(
         self,
-        link: ControlLink,
+        authority: IAuthority,
         pool: Pool,
         nodes: Nodes,
-        leases: Leases,
+        leases: ILeases,
         revocation: Revocation,
         clock: IClock,
         metrics: EdgeMetrics,
@@ -121,7 +121,7 @@ class Attempts:
         queue_seconds: float,
         long_context_bytes: int,
     ) -> None:
-        self._link = link
+        self._authority = authority
         self._pool = pool
         self._nodes = nodes
         self._leases = leases
@@ -162,7 +162,7 @@ class Attempts:
                     raise
                 elif error.generation > newest_refusal:
                     newest_refusal = error.generation
-                    await self._link.projections.reached(error.generation, self._left(deadline))
+                    await self._authority.reached(error.generation, self._left(deadline))
                 else:
                     await self._pause(_ASK_AGAIN_SECONDS)
             except (PeerDisconnected, TooManyInFlight) as error:
@@ -195,7 +195,7 @@ class Attempts:
             _log_routed(call, binding)
             lease_key = LeaseKey(binding, pinned.token.token_id, key.public_key)
             lease = await self._leases.get(call.request_id, lease_key, call.proof, key.attestation)
-            if not lease.cached:
+            if lease is not None and not lease.cached:
                 _log_acquired(call, binding, lease)
             plan = _plan(call, place, lease_key, lease)
             body = call.body(pinned.route.upstream_model)
@@ -219,7 +219,7 @@ class Attempts:
         return Dispatched(run, binding.node, binding.generation)
 
     def _pin(self, call: Call) -> Pinned:
-        return resolve(self._link.projection(), call.digest, call.model, self._clock.wall_ms())
+        return resolve(self._authority.projection(), call.digest, call.model, self._clock.wall_ms())
 
     def _want(self, call: Call, pinned: Pinned, avoid: frozenset[str]) -> Want:
         route = pinned.route
@@ -238,7 +238,7 @@ class Attempts:
         )
 
     def _fence(self, binding: Binding, pinned: Pinned, place: Place) -> None:
-        current = self._link.projection()
+        current = self._authority.projection()
         fence(binding, pinned.token.token_id, place.offer.node, pinned, current, self._clock.wall_ms())
 
     def _connection(self, node: str) -> NodeConnection:
@@ -307,10 +307,10 @@ class _Relay:
             _log.info("edge.provider.reached", node=self._place.offer.node, provider=self._place.offer.provider_id)
 
 
-def _plan(call: Call, place: Place, key: LeaseKey, lease: Lease) -> RunPlan:
+def _plan(call: Call, place: Place, key: LeaseKey, lease: Lease | None) -> RunPlan:
     return RunPlan(
         request_id=call.request_id,
-        lease=lease.sealed,
+        lease=None if lease is None else lease.sealed,
         binding=key.binding,
         token_id=key.token_id,
         provider_id=place.offer.provider_id,

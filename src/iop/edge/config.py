@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
 from iop.core.flow import WINDOW_CAP
-from iop.core.offers import Offer
-from iop.core.profiles import profile_name
+from iop.core.offers import ANY_MODEL, Offer
+from iop.core.profiles import NO_CREDENTIAL, profile_name
 from iop.core.selectors import RESERVED_KEYS, is_label_part
 from iop.process.config import (
     ClientEndpoint,
@@ -35,6 +35,8 @@ from iop.units import (
 
 _MEBI = 1024 * 1024
 _KIBI = 1024
+#: Routes of an Edge in legacy mode at most: as many as a Control Plane has room for.
+LEGACY_ROUTES_LIMIT = 100_000
 
 
 def _label(text: str) -> str:
@@ -93,6 +95,13 @@ class NodeWireTable(Strict):
     listen: ServerEndpoint
 
 
+class CallerTable(Strict):
+    """``[[callers]]``: who is served in legacy mode (E17): a name, and SHA-256 of the caller's whole token in hex."""
+
+    name: Name
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}\Z", repr=False)]
+
+
 class StateTable(Strict):
     """``[state]``: the folder that keeps the receipt of the projection in force (P7)."""
 
@@ -100,7 +109,10 @@ class StateTable(Strict):
 
 
 class CredentialPlaneTable(Strict):
-    """``[credential_plane]``: managed mode, which needs the mTLS of ``[tls]`` and ``[control_plane]`` (C10)."""
+    """``[credential_plane]``: managed mode, which needs the mTLS of ``[tls]`` and ``[control_plane]`` (C10).
+
+    Without it the Edge is in legacy mode and serves ``[[callers]]`` (E16, E17).
+    """
 
     enabled: bool
 
@@ -189,21 +201,70 @@ class EdgeConfig(RoleConfig):
 
     edge: EdgeTable
     tls: TlsTable
-    control_plane: ControlPlaneTable
+    control_plane: ControlPlaneTable | None = None
     api: ApiTable
     node_wire: NodeWireTable
-    state: StateTable
+    state: StateTable | None = None
     credential_plane: CredentialPlaneTable
+    callers: Annotated[tuple[CallerTable, ...], Field(max_length=1000)] = ()
     nodes: Annotated[tuple[NodeTable, ...], Field(max_length=1000)] = ()
     limits: LimitsTable = LimitsTable()
 
     @model_validator(mode="after")
     def _consistent(self) -> EdgeConfig:
-        if not self.credential_plane.enabled:
-            raise ValueError("[credential_plane] enabled must be true; an Edge without it serves nothing yet")
+        if self.credential_plane.enabled:
+            self._check_managed()
+        else:
+            self._check_legacy()
         if len({node.name for node in self.nodes}) < len(self.nodes):
             raise ValueError("two of the nodes have one name")
         return self
+
+    @property
+    def state_directory(self) -> Path:
+        """The folder of ``[state]``, which managed mode always has."""
+        if self.state is None:
+            raise RuntimeError("only managed mode is sure to have a state folder")
+        return self.state.directory
+
+    def _check_managed(self) -> None:
+        legacy = "or set [credential_plane] enabled = false for an Edge without it"
+        if self.control_plane is None:
+            raise ValueError(f"[control_plane] is missing: say which Control Plane this Edge has, {legacy}")
+        if self.state is None:
+            raise ValueError(f"[state] directory: is missing: name a folder for the projection's receipt, {legacy}")
+        if self.callers:
+            raise ValueError(
+                "[[callers]] are for legacy mode: remove them, since `iop principal create` makes the callers of"
+                " managed mode, or set [credential_plane] enabled = false"
+            )
+
+    def _check_legacy(self) -> None:
+        for key in ("name", "sha256"):
+            if len({getattr(caller, key) for caller in self.callers}) < len(self.callers):
+                raise ValueError(f"[[callers]] {key}: two of the callers have the same; give each its own")
+        targets: dict[str, str] = {}
+        for node in self.nodes:
+            for provider in node.providers:
+                place = f"[[nodes.providers]] {provider.id} of {node.name}"
+                if provider.profile != NO_CREDENTIAL:
+                    raise ValueError(
+                        f'{place}, profile: without the credential plane it must be "{NO_CREDENTIAL}"; write that, or'
+                        " set [credential_plane] enabled = true"
+                    )
+                if ANY_MODEL in provider.models:
+                    raise ValueError(
+                        f'{place}, models: without the credential plane "{ANY_MODEL}" names nothing; list its models'
+                    )
+                if any(targets.setdefault(model, provider.target) != provider.target for model in provider.models):
+                    raise ValueError(
+                        f"{place}, target: another provider has one of its models at another target; without the"
+                        " credential plane a model has one target, so give both the same or change the models"
+                    )
+        if len(self.callers) * len(targets) > LEGACY_ROUTES_LIMIT:
+            raise ValueError(
+                f"[[callers]] have more than {LEGACY_ROUTES_LIMIT} routes, one for each caller and model: list fewer"
+            )
 
 
 def load(path: Path) -> EdgeConfig:

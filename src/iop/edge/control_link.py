@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from iop.edge.authority import ILink
 from iop.edge.offers import Offers
 from iop.errors import (
     ControlPlaneUnavailable,
@@ -27,6 +28,7 @@ from iop.interfaces import IPeerApplication
 from iop.net.peer import close_for
 from iop.units import HANDSHAKE_SECONDS, PROTOCOL_VERSION
 from iop.wire import control_pb2, runtime_pb2
+from iop.wire.dialect import CONTROL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,11 +45,16 @@ if TYPE_CHECKING:
     from iop.errors import IopError
     from iop.interfaces import IClock, IPeer
 
+#: What ``/readyz`` says.
+NO_PROJECTION: Final = "the Control Plane was not reached yet, or not for too long"
+NO_CONTROL_PLANE: Final = "the Control Plane is not connected; only leases that are held still serve"
+
 _log = Logger()
 _NOT_THERE = "the service cannot authorise requests at the moment"
 _AGAIN = "try again in a moment"
 
 
+@implementer(ILink)
 class ControlLink:
     """The one Control Plane of this Edge, whichever connection leads to it.
 
@@ -59,6 +66,8 @@ class ControlLink:
     :param notes: what it tells without being asked, which goes over the connection whose hello was accepted.
     :param commands: takes the commands of operators.
     """
+
+    dialect = CONTROL
 
     def __init__(
         self,
@@ -107,6 +116,27 @@ class ControlLink:
         if projection is None or stale:
             raise ControlPlaneUnavailable(_NOT_THERE, hint=_AGAIN)
         return projection
+
+    @property
+    def generation(self) -> int:
+        """That of the projection in force, stale or not; 0 if there is none."""
+        return self.projections.generation
+
+    def reached(self, generation: int, within_seconds: float) -> Deferred[None]:
+        """See :meth:`Projections.reached`."""
+        return self.projections.reached(generation, within_seconds)
+
+    def load(self) -> None:
+        """See :meth:`Projections.load`."""
+        self.projections.load()
+
+    def missing(self) -> list[str]:
+        """Why requests would be refused now, or some of them."""
+        try:
+            self.projection()
+        except ControlPlaneUnavailable:
+            return [NO_PROJECTION]
+        return [] if self.ready else [NO_CONTROL_PLANE]
 
     async def acquire(self, request: control_pb2.AcquireLeaseRequest) -> runtime_pb2.SealedLease:
         """Ask for a lease on the ready connection.

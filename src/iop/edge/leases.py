@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
+from iop.edge.authority import ILeases
 from iop.errors import ControlPlaneUnavailable, IopError, LeaseRefused, MalformedFrame
 from iop.interfaces import IClock
 from iop.process.metrics import OTHER
@@ -46,7 +48,7 @@ class _Question:
     :ivar keep: whether later ones may use it.
     """
 
-    shares: list[Deferred[Lease]]
+    shares: list[Deferred[Lease | None]]
     keep: bool = True
 
 
@@ -58,6 +60,7 @@ class Lease:
     cached: bool
 
 
+@implementer(ILeases)
 class Leases:
     """The cache, and the one place that asks for leases.
 
@@ -84,7 +87,7 @@ class Leases:
 
     def get(
         self, request_id: str, key: LeaseKey, token_proof: bytes, attestation: runtime_pb2.NodeKeyAttestation
-    ) -> Deferred[Lease]:
+    ) -> Deferred[Lease | None]:
         """A lease for ``key``; requests that miss it at the same time share one question.
 
         :param attestation: what the Node's certificate signed about the recipient key.
@@ -100,7 +103,7 @@ class Leases:
                 return succeed(Lease(sealed, cached=True))
             del self._kept[key]
         # without a canceller of its own: one that was cancelled swallows the answer that comes later
-        share: Deferred[Lease] = Deferred()
+        share: Deferred[Lease | None] = Deferred()
         if key in self._asked:
             self._asked[key].shares.append(share)
             return share

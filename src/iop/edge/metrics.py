@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from iop.core.pool import Pool
+    from iop.edge.authority import ILink
     from iop.edge.config import NodeTable
-    from iop.edge.control_link import ControlLink
     from iop.edge.nodes import Nodes
 
 #: The code of a request whose caller left before it had its whole answer.
@@ -94,12 +94,10 @@ class EdgeMetrics:
         if code:
             self._failed.count(code)
 
-    def watch(self, link: ControlLink, nodes: Nodes, pool: Pool, catalogue: Iterable[NodeTable]) -> None:
+    def watch(self, link: ILink, nodes: Nodes, pool: Pool, catalogue: Iterable[NodeTable]) -> None:
         """Have each page read from these what is now; providers are told apart by their configured names."""
-        self._gauge("control_plane_connected", "Whether leases can be asked for").set_function(lambda: link.ready)
-        self._gauge("projection_generation", "Generation in force; 0 for none").set_function(
-            lambda: link.projections.current.generation if link.projections.current else 0
-        )
+        self._gauge("control_plane_connected", "Whether it accepted this Edge").set_function(lambda: link.ready)
+        self._gauge("projection_generation", "Generation in force; 0 for none").set_function(lambda: link.generation)
         self._gauge("nodes_ready", "Nodes that may be given runs").set_function(lambda: len(nodes.ready_names))
         self._gauge("runs_open", "Runs on all Nodes").set_function(lambda: nodes.open_runs)
         running = self._gauge("requests_running", "Requests that hold a place at a provider", "node", "provider")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
 
     from iop.core.projection import Projection
-    from iop.edge.leases import Leases
+    from iop.edge.authority import ILeases
     from iop.edge.runs import Run
     from iop.interfaces import IClock
 
@@ -44,7 +44,7 @@ class Revocation:
     :param word_seconds: how long a projection waits for the Nodes' words.
     """
 
-    def __init__(self, leases: Leases, clock: IClock, word_seconds: float) -> None:
+    def __init__(self, leases: ILeases, clock: IClock, word_seconds: float) -> None:
         self._leases = leases
         self._clock = clock
         self._word_seconds = word_seconds

@@ -33,12 +33,13 @@ _MESSAGE_LIMIT: Final = 1024
 class RunPlan:
     """Everything about a run but its body.
 
+    :ivar lease: None in legacy mode alone (E17).
     :ivar path: below the target's base URL, exactly as the profile lists it.
     :ivar headers: lower-case names; neither hop-by-hop nor credential headers (R8).
     """
 
     request_id: str
-    lease: runtime_pb2.SealedLease = field(repr=False)
+    lease: runtime_pb2.SealedLease | None = field(repr=False)
     binding: Binding
     token_id: str
     provider_id: str

@@ -20,13 +20,13 @@ from iop.edge.control_link import ControlLink
 from iop.edge.door import Door
 from iop.edge.events import Events, Notes
 from iop.edge.leases import Leases
+from iop.edge.legacy import LegacyLink, NoLeases, projection_of
 from iop.edge.metrics import EdgeMetrics
 from iop.edge.nodes import Nodes
 from iop.edge.operations import Operations
 from iop.edge.projections import Projections
 from iop.edge.revocation import Revocation
 from iop.edge.status import Status
-from iop.errors import ControlPlaneUnavailable
 from iop.net.dial import Dialler
 from iop.net.http1 import HttpLimits, HttpServerFactory
 from iop.net.peer import CONNECTIONS_LIMIT, PeerFactory
@@ -43,7 +43,7 @@ from iop.net.tls import (
 from iop.process.listen import bound_address, listen
 from iop.process.role import IReloading, IRole
 from iop.units import Role
-from iop.wire.dialect import CONTROL, RUNTIME
+from iop.wire.dialect import RUNTIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,13 +52,12 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 
     from iop.core.projection import Projection
+    from iop.edge.authority import ILeases, ILink
     from iop.edge.config import EdgeConfig
     from iop.interfaces import IClock
     from iop.process.role import IReactor
 
 #: What ``/readyz`` says.
-NO_PROJECTION: Final = "the Control Plane was not reached yet, or not for too long"
-NO_CONTROL_PLANE: Final = "the Control Plane is not connected; only leases that are held still serve"
 NO_NODE: Final = "no Node is ready"
 DRAINED: Final = "an operator drained this Edge; edge.resume has it serve again"
 #: That it has at most: callers, Nodes, the Control Plane.
@@ -67,11 +66,22 @@ CONNECTIONS: Final = HttpLimits().connections + CONNECTIONS_LIMIT + 1
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """What an Edge reads from its files, all of it good; ``api`` is None where that is plain HTTP."""
+    """What an Edge reads from its files, all of it good.
+
+    ``control`` is None without a Control Plane, ``api`` where that is plain HTTP.
+    """
 
     nodes: ServerConnections
-    control: ClientConnections
+    control: ClientConnections | None
     api: ServerConnections | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Control:
+    """The wire to the Control Plane."""
+
+    tls: ReloadableClient
+    peers: PeerFactory
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +90,7 @@ class _Wires:
 
     node_tls: ReloadableServer
     nodes: PeerFactory
-    control_tls: ReloadableClient
-    control: PeerFactory
+    control: _Control | None
     api_tls: ReloadableServer | None
 
 
@@ -102,7 +111,6 @@ class Edge:
         notes = Notes()
         self._door = Door()
         self._events = Events(notes, clock)
-        self._projections = Projections(config.state.directory, deployment.id, self.name, clock, self._applied)
         pool = Pool(clock, limits.queue_length, limits.reconnect_seconds)
         catalogue = {node.name: node for node in config.nodes}
         self._nodes = Nodes(
@@ -128,19 +136,11 @@ class Edge:
             reload=self._read_again,
         )
         self._commands = Commands(operations, notes, clock, managed=config.credential_plane.enabled)
-        self._link = ControlLink(
-            self._projections,
-            clock,
-            metrics,
-            deployment=deployment.id,
-            staleness_seconds=limits.staleness_seconds,
-            lease_call_seconds=limits.lease_call_seconds,
-            settled=self._settled,
-            status=Status(self.name, config.nodes, self._nodes, pool, self._door, self._events),
-            notes=notes,
-            commands=self._commands,
-        )
-        self._leases = Leases(self._link.acquire, clock, metrics, deployment.id, self.name, limits.lease_cache_entries)
+        status = Status(self.name, config.nodes, self._nodes, pool, self._door, self._events)
+        if config.credential_plane.enabled:
+            self._link, self._leases = self._managed(metrics, status, notes)
+        else:
+            self._link, self._leases = self._legacy(metrics, status, notes)
         self._revocation = Revocation(self._leases, clock, limits.node_word_seconds)
         metrics.watch(self._link, self._nodes, pool, config.nodes)
         attempts = Attempts(
@@ -179,11 +179,13 @@ class Edge:
         """Read certificates and trust again."""
         wires, files = self._prepared(), self._read()
         wires.node_tls.current = files.nodes
-        wires.control_tls.current = files.control
+        if wires.control is not None and files.control is not None:
+            wires.control.tls.current = files.control
         if wires.api_tls is not None and files.api is not None:
             wires.api_tls.current = files.api
         wires.nodes.reverify()
-        wires.control.reverify()
+        if wires.control is not None:
+            wires.control.peers.reverify()
 
     def reload_with(self, reload: Callable[[], Deferred[None]]) -> None:
         """What ``config.reload`` does."""
@@ -192,13 +194,7 @@ class Edge:
     def not_ready(self) -> list[str]:
         """Why a request would be refused now, whoever sent it."""
         reasons = [DRAINED] if self._door.is_closed else []
-        try:
-            self._link.projection()
-        except ControlPlaneUnavailable:
-            reasons.append(NO_PROJECTION)
-        else:
-            if not self._link.ready:
-                reasons.append(NO_CONTROL_PLANE)
+        reasons += self._link.missing()
         if not self._nodes.ready_names:
             reasons.append(NO_NODE)
         return reasons
@@ -211,20 +207,23 @@ class Edge:
         config, domain = self._config, self._config.deployment.trust_domain
         check_own(config.tls.certificate, trust_domain=domain, role=Role.EDGE, name=self.name)
         files = TlsFiles(config.tls.certificate, config.tls.key, config.tls.trust)
-        control = mutual_client(
-            files,
-            trust_domain=domain,
-            role=Role.CONTROL_PLANE,
-            name=config.control_plane.name,
-            server_name=config.control_plane.server_name,
-        )
+        dialled = config.control_plane
+        control = None
+        if dialled is not None:
+            control = mutual_client(
+                files,
+                trust_domain=domain,
+                role=Role.CONTROL_PLANE,
+                name=dialled.name,
+                server_name=dialled.server_name,
+            )
         api = config.api
         web = None if api.certificate is None or api.key is None else web_server(api.certificate, api.key)
         return _Files(mutual_server(files, trust_domain=domain, accepts=Role.NODE), control, web)
 
     def _prepare(self) -> None:
         files, clock = self._read(), self._clock
-        node_tls, control_tls = ReloadableServer(files.nodes), ReloadableClient(files.control)
+        node_tls = ReloadableServer(files.nodes)
         self._wires = _Wires(
             node_tls,
             PeerFactory(
@@ -234,17 +233,47 @@ class Edge:
                 clock=clock,
                 identify=node_tls.identify,
             ),
-            control_tls,
-            PeerFactory(
-                CONTROL,
-                initiator=True,
-                application=self._link.application,
-                clock=clock,
-                identify=control_tls.identify,
-            ),
+            None if files.control is None else self._control(files.control),
             None if files.api is None else ReloadableServer(files.api),
         )
-        self._projections.load()
+        self._link.load()
+
+    def _managed(self, metrics: EdgeMetrics, status: Status, notes: Notes) -> tuple[ILink, ILeases]:
+        config, limits, deployment = self._config, self._config.limits, self._config.deployment.id
+        link = ControlLink(
+            Projections(config.state_directory, deployment, self.name, self._clock, self._applied),
+            self._clock,
+            metrics,
+            deployment=deployment,
+            staleness_seconds=limits.staleness_seconds,
+            lease_call_seconds=limits.lease_call_seconds,
+            settled=self._settled,
+            status=status,
+            notes=notes,
+            commands=self._commands,
+        )
+        return link, Leases(link.acquire, self._clock, metrics, deployment, self.name, limits.lease_cache_entries)
+
+    def _legacy(self, metrics: EdgeMetrics, status: Status, notes: Notes) -> tuple[ILink, ILeases]:
+        config = self._config
+        link = LegacyLink(
+            projection_of(config.callers, config.nodes),
+            metrics,
+            deployment=config.deployment.id,
+            edge=self.name,
+            settled=self._settled,
+            status=status,
+            notes=notes,
+            commands=self._commands,
+        )
+        return link, NoLeases()
+
+    def _control(self, connections: ClientConnections) -> _Control:
+        link, tls = self._link, ReloadableClient(connections)
+        peers = PeerFactory(
+            link.dialect, initiator=True, application=link.application, clock=self._clock, identify=tls.identify
+        )
+        return _Control(tls, peers)
 
     def _prepared(self) -> _Wires:
         if self._wires is None:
@@ -253,12 +282,13 @@ class Edge:
 
     async def _listen(self) -> dict[str, str]:
         config, wires = self._config, self._prepared()
-        dialler = self._dialler = Dialler(
-            wrapClientTLS(wires.control_tls, clientFromString(self._reactor, config.control_plane.endpoint)),
-            wires.control,
-            reactor=self._reactor,
-            random=SystemRandom().random,
-        )
+        if wires.control is not None and config.control_plane is not None:
+            self._dialler = Dialler(
+                wrapClientTLS(wires.control.tls, clientFromString(self._reactor, config.control_plane.endpoint)),
+                wires.control.peers,
+                reactor=self._reactor,
+                random=SystemRandom().random,
+            )
         web: IProtocolFactory = self._http
         if wires.api_tls is not None:
             web = TLSMemoryBIOFactory(wires.api_tls, False, self._http)
@@ -270,7 +300,8 @@ class Edge:
             port = await listen(self._reactor, endpoint, factory, f"[{key}] listen")
             self._ports.append(port)
             addresses[key] = bound_address(port)
-        dialler.startService()
+        if self._dialler is not None:
+            self._dialler.startService()
         return addresses
 
     async def _drain(self) -> None:

@@ -33,7 +33,8 @@ def between(files: Sequence[Configured]) -> Iterator[Check]:
     planes, edges = ([each for each in files if each.role is role] for role in (Role.CONTROL_PLANE, Role.EDGE))
     for one in files:
         if isinstance(one.config, EdgeConfig):
-            yield from _dialled(one, "[control_plane]", one.config.control_plane, planes, "edge_wire")
+            if one.config.control_plane is not None:
+                yield from _dialled(one, "[control_plane]", one.config.control_plane, planes, "edge_wire")
         elif isinstance(one.config, NodeConfig):
             yield from _dialled(one, "[edge]", one.config.edge, edges, "node_wire")
             for edge in edges:

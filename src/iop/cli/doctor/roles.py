@@ -120,18 +120,20 @@ def _control_plane(
 
 
 def _edge(one: Configured, config: EdgeConfig, reactor: IReactor, clock: IClock) -> Iterator[Check]:
-    tls, api, domain, state = config.tls, config.api, config.deployment.trust_domain, config.state.directory
+    tls, api, domain = config.tls, config.api, config.deployment.trust_domain
     files = TlsFiles(tls.certificate, tls.key, tls.trust)
     shared = (api.certificate, api.key) == (tls.certificate, tls.key)
     dialled = config.control_plane
 
-    def use_files() -> ClientConnections:
-        mutual_server(files, trust_domain=domain, accepts=Role.NODE)
+    def use_files() -> object:
+        return mutual_server(files, trust_domain=domain, accepts=Role.NODE)
+
+    def dial(there: ControlPlaneTable) -> ClientConnections:
         return mutual_client(
-            files, trust_domain=domain, role=Role.CONTROL_PLANE, name=dialled.name, server_name=dialled.server_name
+            files, trust_domain=domain, role=Role.CONTROL_PLANE, name=there.name, server_name=there.server_name
         )
 
-    def record() -> Finding:
+    def record(state: Path) -> Finding:
         if not state.exists():
             return ok("no projection yet")
         Projections(state, config.deployment.id, config.edge.name, clock, lambda _: succeed(0)).load()
@@ -145,9 +147,11 @@ def _edge(one: Configured, config: EdgeConfig, reactor: IReactor, clock: IClock)
         yield from _web("[api]", api.certificate, api.key, api.listen).checks(clock.wall_ms)
     read_again = [tls.certificate, tls.key, tls.trust, *filter(None, (api.certificate, api.key))]
     yield from _process(one, reactor, EDGE_CONNECTIONS, read_again)
-    yield Check("[state] directory", lambda: folder(state))
-    yield Check("[state] record", record, ["[state] directory"])
-    yield from _peer(one, "[control_plane]", dialled, "the Control Plane", use_files, mutual, reactor)
+    if config.credential_plane.enabled:
+        yield Check("[state] directory", partial(folder, config.state_directory))
+        yield Check("[state] record", partial(record, config.state_directory), ["[state] directory"])
+    if dialled is not None:
+        yield from _peer(one, "[control_plane]", dialled, "the Control Plane", partial(dial, dialled), mutual, reactor)
     yield _readiness(config.run.directory, Role.EDGE, reactor)
 
 
