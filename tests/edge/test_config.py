@@ -65,6 +65,88 @@ LIMITS = (
 )
 
 
+#: The same Edge in legacy mode.
+LEGACY = (
+    GOOD.replace("enabled = true", "enabled = false")
+    .replace('profile = "openai"', 'profile = "none"')
+    .replace("*", "m")
+    + f"""
+[[callers]]
+name = "ada"
+sha256 = "{"a" * 64}"
+"""
+)
+
+
+def _caller(name: str, digest: str) -> str:
+    """One more caller of the file."""
+    return f'[[callers]]\nname = "{name}"\nsha256 = "{digest}"\n'
+
+
+def _without(table: str, text: str) -> str:
+    """The file without a table."""
+    start = text.index(f"[{table}]")
+    return text[:start] + text[text.index("\n[", start) + 1 :]
+
+
+class LegacyTests(SynchronousTestCase):
+    """E17, C25: what legacy mode needs, and what it refuses, with what to do."""
+
+    def read(self, text: str) -> EdgeConfig:
+        path = Path(self.mktemp())
+        path.write_text(text)
+        return load(path)
+
+    def refused(self, text: str) -> str:
+        refusal: BadConfig = self.assertRaises(BadConfig, self.read, text)
+        return refusal.message
+
+    def test_good(self) -> None:
+        """It needs neither Control Plane nor state folder; a digest is in no repr."""
+        self.assertEqual(self.read(LEGACY).callers[0].name, "ada")
+        bare = self.read(_without("state", _without("control_plane", LEGACY)))
+        self.assertEqual((bare.control_plane, bare.state), (None, None))
+        self.assertNotIn("a" * 64, repr(bare))
+
+    def test_callers_in_managed_mode(self) -> None:
+        """C25: a caller of the file opens nothing beside the projection."""
+        self.assertIn("[[callers]]", self.refused(LEGACY.replace("enabled = false", "enabled = true")))
+
+    def test_callers(self) -> None:
+        """P20: a name and the digest of a whole token, each once."""
+        for other in ("A" * 64, "a" * 63, "a" * 65, "iop_" + "a" * 60, "a" * 64 + "\\n"):
+            message = self.refused(LEGACY.replace("a" * 64, other))
+            self.assertIn("sha256", message)
+            self.assertNotIn(other, message)
+        self.assertIn("[[callers]] name: two", self.refused(LEGACY + _caller("ada", "b" * 64)))
+        self.assertIn("[[callers]] sha256: two", self.refused(LEGACY + _caller("bob", "a" * 64)))
+        self.assertEqual(len(self.read(LEGACY + _caller("bob", "b" * 64)).callers), 2)
+
+    def test_number_of_callers(self) -> None:
+        """Beyond a thousand callers the file is refused."""
+        some = [_caller(f"c{number}", f"{number:064x}") for number in range(1000)]
+        self.assertEqual(len(self.read(LEGACY[: LEGACY.index("[[callers]]")] + "".join(some)).callers), 1000)
+        self.assertIn("callers", self.refused(LEGACY + "".join(some)))
+
+    def test_number_of_routes(self) -> None:
+        """Callers times models are at most what a Control Plane has room for."""
+        some = [_caller(f"c{number}", f"{number:064x}") for number in range(999)]
+        models = ", ".join(f'"m{number}"' for number in range(101))
+        self.assertIn("100000 routes", self.refused(LEGACY.replace('"m"', models) + "".join(some)))
+
+    def test_providers(self) -> None:
+        """Every provider needs no credential, and names its models; a model has one target."""
+        message = self.refused(LEGACY.replace('profile = "none"', 'profile = "openai"'))
+        self.assertIn("[[nodes.providers]] main of node-1, profile: ", message)
+        self.assertIn("[[nodes.providers]] main of node-1, models: ", self.refused(LEGACY.replace('"m"', '"*"')))
+        provider = LEGACY[LEGACY.index("[[nodes.providers]]") : LEGACY.index("[[callers]]")]
+        second = provider.replace('"main"', '"second"')
+        self.assertEqual(len(self.read(LEGACY.replace(provider, provider + second)).nodes[0].providers), 2)
+        second = second.replace('target = "openai"', 'target = "lab"')
+        message = self.refused(LEGACY.replace(provider, provider + second))
+        self.assertIn("[[nodes.providers]] second of node-1, target: ", message)
+
+
 class ConfigTests(SynchronousTestCase):
     """What is read, and what is refused with file, table and key."""
 
@@ -96,7 +178,8 @@ class ConfigTests(SynchronousTestCase):
         """C10: managed mode without the mTLS boundary does not start and says what is missing."""
         self.assertRefused(GOOD.replace("[tls]", "[other]"), "[tls]", "is missing")
         self.assertRefused(GOOD.replace('server_name = "localhost"\n', ""), "[control_plane] server_name", "is missing")
-        self.assertRefused(GOOD.replace("enabled = true", "enabled = false"), "[credential_plane] enabled")
+        for table in ("control_plane", "state"):
+            self.assertRefused(_without(table, GOOD), f"[{table}]", "is missing", "[credential_plane] enabled = false")
 
     def test_plain_http_is_for_loopback(self) -> None:
         """The API beyond loopback needs a certificate and its key."""

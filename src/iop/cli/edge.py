@@ -15,7 +15,9 @@ from iop.cli.host import json_option
 from iop.cli.node import print_nodes
 from iop.cli.operator import Command, ask, socket_option
 from iop.cli.watching import Bar, Shown, follow, watch
-from iop.units import new_id
+from iop.crypto.tokens import mint
+from iop.records import TokenKind
+from iop.units import is_name, new_id
 
 #: Exit codes of a command by the phase in which it ended.
 _EXITS: Final = {"failed": 3, "cancelled": 4}
@@ -27,6 +29,32 @@ edge = denials_of(
     "Edge",
     "From when this returns, no connection of it is accepted, and one that is open is closed; leases it holds expire.",
 )
+
+
+@edge.command(short_help="Make a token for a caller of an Edge in legacy mode.")
+@click.argument("name")
+@json_option
+def caller(name: str, as_json: bool) -> None:
+    """Make a token for NAME, a caller of an Edge in legacy mode. It is shown this once, and stored nowhere.
+
+    The Edge knows it by the lines that are shown with it, once they are in its configuration and it was started again.
+
+    \b
+    Examples:
+      iop edge caller alice
+      iop edge caller alice --json
+    """
+    if not is_name(name):
+        raise click.UsageError("NAME must be 1-63 of a-z 0-9 . _ -")
+    made = mint(TokenKind.USE)
+    with made.text:
+        token, digest = made.text.reveal().decode(), made.record.digest.hex()
+        if as_json:
+            click.echo(json.dumps({"name": name, "token": token, "sha256": digest}))
+            return
+        click.echo(f"token: {token}")
+        click.echo("Keep it in a file of mode 0600 now: it is not shown again. For the Edge's configuration:")
+        click.echo(f'\n[[callers]]\nname = "{name}"\nsha256 = "{digest}"')
 
 
 @edge.command("list", short_help="List the connected Edges.")

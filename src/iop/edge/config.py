@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -35,6 +36,7 @@ from iop.units import (
 
 _MEBI = 1024 * 1024
 _KIBI = 1024
+_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 #: Routes of an Edge in legacy mode at most: as many as a Control Plane has room for.
 LEGACY_ROUTES_LIMIT = 100_000
 
@@ -42,6 +44,12 @@ LEGACY_ROUTES_LIMIT = 100_000
 def _label(text: str) -> str:
     if not is_label_part(text):
         raise ValueError("must be 1-63 of A-Z a-z 0-9 . _ / -")
+    return text
+
+
+def _digest(text: str) -> str:
+    if not _DIGEST.match(text):
+        raise ValueError("must be 64 of 0-9 a-f, as `iop edge caller` prints them with the token")
     return text
 
 
@@ -99,7 +107,7 @@ class CallerTable(Strict):
     """``[[callers]]``: who is served in legacy mode (E17): a name, and SHA-256 of the caller's whole token in hex."""
 
     name: Name
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}\Z", repr=False)]
+    sha256: Annotated[str, AfterValidator(_digest), Field(repr=False)]
 
 
 class StateTable(Strict):
