@@ -81,13 +81,13 @@ class Provider:
 
 
 class RoleChild:
-    """One role's process.
+    """The process of one member of a role.
 
     :param output: a file for its stdout; without one its lines are read into :attr:`lines`.
     """
 
-    def __init__(self, home: Home, role: Role, output: int = PIPE) -> None:
-        record = home.run / f"{role.value}.json"
+    def __init__(self, home: Home, member: Member, output: int = PIPE) -> None:
+        role, record = member.role, home.record(member)
         record.unlink(missing_ok=True)
         twistd = str(Path(sysconfig.get_path("scripts"), "twistd"))
         self.lines: list[str] = []
@@ -99,7 +99,7 @@ class RoleChild:
                 "--pidfile=",
                 f"iop-{role.value}",
                 "--config",
-                str(home.config(Member(role))),
+                str(home.config(member)),
             ],
             cwd=home.root,
             stdout=output,
@@ -108,9 +108,9 @@ class RoleChild:
         )
         self._reader = Thread(target=self._read)
         self._reader.start()
-        wait_until(lambda: record.exists() or self.process.poll() is not None, f"{role.value} starts")
+        wait_until(lambda: record.exists() or self.process.poll() is not None, f"{member.name} starts")
         if not record.exists():
-            raise AssertionError(f"{role.value} did not start: {self.ended()}")
+            raise AssertionError(f"{member.name} did not start: {self.ended()}")
         self.addresses: dict[str, str] = json.loads(record.read_bytes())["addresses"]
 
     @property
@@ -209,7 +209,7 @@ class Deployment:
     def start(self, *roles: Role, output: int = PIPE) -> None:
         """Start roles; :meth:`ready` waits for them."""
         for role in roles:
-            self.roles[role] = RoleChild(self.home, role, output)
+            self.roles[role] = RoleChild(self.home, Member(role), output)
 
     def ready(self) -> None:
         """Wait until every role serves."""
