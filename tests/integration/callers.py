@@ -51,7 +51,7 @@ def ask(connection: http.client.HTTPSConnection, number: int, token: str) -> Out
     return Outcome(number, began, time.time_ns(), status, said)
 
 
-def main(address: str, ca: str, tokens_file: str, hot: int, others: int) -> None:
+def main(address: str, ca: str, tokens_file: str, hot: str, others: str) -> None:
     """Ask until stdin ends."""
     context = ssl.create_default_context(cafile=ca)
     tokens = Path(tokens_file).read_text().split()
@@ -71,8 +71,8 @@ def main(address: str, ca: str, tokens_file: str, hot: int, others: int) -> None
                 time.sleep(0.01)
         connection.close()
 
-    threads = [Thread(target=call_on, args=(lambda: chosen,)) for _ in range(hot)]
-    threads += [Thread(target=call_on, args=(lambda: chance.randrange(len(tokens)),)) for _ in range(others)]
+    threads = [Thread(target=call_on, args=(lambda: chosen,)) for _ in range(int(hot))]
+    threads += [Thread(target=call_on, args=(lambda: chance.randrange(len(tokens)),)) for _ in range(int(others))]
     for thread in threads:
         thread.start()
     for line in sys.stdin:
@@ -80,9 +80,8 @@ def main(address: str, ca: str, tokens_file: str, hot: int, others: int) -> None
     enough.set()
     for thread in threads:
         thread.join()
-    for outcome in outcomes:
-        print(json.dumps(outcome))
+    sys.stdout.writelines(f"{json.dumps(outcome)}\n" for outcome in outcomes)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], *map(int, sys.argv[4:6]))
+    main(*sys.argv[1:])

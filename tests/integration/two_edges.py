@@ -1,4 +1,4 @@
-"""A Control Plane, two Edges with a Node each, one provider that writes down secrets, and principals with a slot each."""
+"""A Control Plane, two Edges with a Node each, a provider that writes down secrets, and principals with a slot each."""
 
 from __future__ import annotations
 
@@ -163,6 +163,9 @@ class TwoEdges:
         self.edges: dict[int, RoleChild] = {}
         self._others: list[RoleChild] = []
         self._record = self.home.root / "received"
+        self._received: list[Received] = []
+        #: How much of the record that is.
+        self._read = 0
         self._make(ttl_seconds)
         port_file = self.home.root / "recorder.port"
         self._provider = _child("recorder", str(port_file), str(self._record))
@@ -256,8 +259,22 @@ class TwoEdges:
 
     def received(self) -> list[Received]:
         """What the provider got so far."""
-        lines = [line.split() for line in self._record.read_text().splitlines()]
-        return [Received(int(at), int(path[len("/edge-") :].partition("/")[0]), secret) for at, path, secret in lines]
+        with self._record.open("rb") as record:
+            record.seek(self._read)
+            whole, newline, _ = record.read().rpartition(b"\n")
+        self._read += len(whole + newline)
+        for line in whole.decode().splitlines():
+            at, path, secret = line.split()
+            self._received.append(Received(int(at), int(path.removeprefix("/edge-").partition("/")[0]), secret))
+        return self._received
+
+    def wait_for_use(self, secret: str) -> None:
+        """Wait until the provider got a secret through both Edges, from now on."""
+        before = len(self.received())
+        wait_until(
+            lambda: {each.edge for each in self.received()[before:] if each.secret == secret} == set(EDGES),
+            f"{secret} is used through both Edges",
+        )
 
     def iop(self, *arguments: str) -> dict[str, Any]:
         """An ``iop`` command on the Control Plane's machine; what it says in JSON."""
