@@ -19,6 +19,7 @@ import statistics
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -29,11 +30,19 @@ from bench.measure import Report
 from iop.units import LEASE_TTL_SECONDS
 
 HOT, OTHERS = 16, 8
-TURNS, STOPPED = "in turn", "one Edge stopped"
+STANDINGS = ("acknowledged", "cut_off", "unconfirmed")
 
 
-def in_turn(report: Report, folder: Path, principals: int, rounds: int) -> bool:
-    """Revoke one slot after the other; whether all was as it must be."""
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """One load's column: what it showed, and whether that is as it must be."""
+
+    rows: dict[str, str]
+    holds: bool
+
+
+def in_turn(folder: Path, principals: int, rounds: int) -> Findings:
+    """Revoke one slot after the other."""
     deployment = TwoEdges(folder, principals, int(LEASE_TTL_SECONDS))
     try:
         owners = islice(cycle(deployment.owners), rounds)
@@ -42,7 +51,10 @@ def in_turn(report: Report, folder: Path, principals: int, rounds: int) -> bool:
     finally:
         deployment.stop()
     verdict = judge(revocations, outcomes, received)
-    rows = {
+    # how near it was: from the last use of a secret to the answer that it is revoked
+    last = {each.secret: each.at for each in received}
+    nearest = min(each.change.returned - last[each.secret] for each in revocations)
+    counts = {
         "requests": len(outcomes),
         "served": verdict.served,
         "started too late": len(verdict.late),
@@ -50,52 +62,56 @@ def in_turn(report: Report, folder: Path, principals: int, rounds: int) -> bool:
         "failed otherwise": len(verdict.undocumented),
         "wrong": len(verdict.wrong),
     }
-    for label, count in rows.items():
-        report.row(label, {TURNS: f"{count:,}"})
-    for (status, code), count in verdict.refused.most_common():
-        report.row(f"of a revoked slot: {status} {code}", {TURNS: f"{count:,}"})
-    for outcome in [*verdict.others_failed, *verdict.undocumented, *verdict.wrong][:12]:
-        report.row("  violation", {TURNS: str(outcome)})
-    revoked = [each.change for each in revocations]
-    _changes(report, "revocations", TURNS, revoked)
-    _changes(report, "other changes", TURNS, [change for each in revocations for change in each.remade])
-    # how near it was: from the last use of a secret to the answer that it is revoked
-    last = {each.secret: each.at for each in received}
-    nearest = min(each.change.returned - last[each.secret] for each in revocations)
-    report.row("last use before the answer, ms", {TURNS: f"{nearest / 1e6:,.1f}"})
-    return verdict.holds
+    rows = (
+        {label: f"{count:,}" for label, count in counts.items()}
+        | {f"refused: {status} {code}": f"{count:,}" for (status, code), count in verdict.refused.most_common()}
+        | _changes("revocations", [each.change for each in revocations])
+        | _changes("other changes", [change for each in revocations for change in each.remade])
+        | {"last use before the answer, ms": f"{nearest / 1e6:,.1f}"}
+    )
+    violations = [*verdict.late, *verdict.others_failed, *verdict.undocumented, *verdict.wrong]
+    rows |= {f"violation {place}": str(each) for place, each in enumerate(violations[:12], start=1)}
+    return Findings(rows, verdict.holds)
 
 
-def one_stopped(report: Report, folder: Path) -> bool:
-    """Revoke a slot while an Edge stands still; whether all was as it must be."""
+def one_stopped(folder: Path) -> Findings:
+    """Revoke a slot while an Edge stands still."""
     deployment = TwoEdges(folder, 1, SHORT_TTL_SECONDS)
     try:
         found = revoke_while_stopped(deployment, deployment.owners[0], HOT)
     finally:
         deployment.stop()
+    refused = Counter((each.status, each.said) for each in found.outcomes if each.status != 200)
+    after = [each for each in found.received if each.secret == found.secret and each.at > found.change.returned]
+    rows = (
+        {
+            "requests": f"{len(found.outcomes):,}",
+            "served": f"{len(found.outcomes) - refused.total():,}",
+            "started too late": f"{len(found.late):,}",
+            "started before effective_by": f"{len(after) - len(found.late):,}",
+        }
+        | {f"refused: {status} {code}": f"{count:,}" for (status, code), count in refused.most_common()}
+        | _changes("revocations", [found.change])
+        | {"answered in time": _yes(found.in_time), "the Edge came back": _yes(found.is_back)}
+    )
     edges = found.change.edges
     reported = edges["acknowledged"] >= 1 and edges["cut_off"] == 1
-    served = sum(outcome.status == 200 for outcome in found.outcomes)
-    after = [each for each in found.received if each.secret == found.secret and each.at > found.change.returned]
-    report.row("requests", {STOPPED: f"{len(found.outcomes):,}"})
-    report.row("served", {STOPPED: f"{served:,}"})
-    report.row("started too late", {STOPPED: str(len(found.late))})
-    report.row("started before effective_by", {STOPPED: f"{len(after) - len(found.late):,}"})
-    _changes(report, "revocations", STOPPED, [found.change])
-    report.row("answered in time", {STOPPED: "yes" if found.in_time else "no"})
-    report.row("back by itself", {STOPPED: "yes" if found.is_back else f"no: {found.answers}"})
-    return reported and found.in_time and found.is_back and not found.late
+    return Findings(rows, reported and found.in_time and found.is_back and not found.late)
 
 
-def _changes(report: Report, label: str, column: str, changes: Sequence[Change]) -> None:
+def _changes(label: str, changes: Sequence[Change]) -> dict[str, str]:
     """What changes answered, and how long they took."""
     took = [change.milliseconds for change in changes]
-    edges = Counter[str]()
-    for change in changes:
-        edges.update(change.edges)
-    report.row(label, {column: str(len(changes))})
-    report.row("  ms, median and max", {column: f"{statistics.median(took):,.0f}, {max(took):,.0f}"})
-    report.row("  acknowledged, cut off, unconfirmed", {column: ", ".join(map(str, edges.values()))})
+    edges = [sum(change.edges[standing] for change in changes) for standing in STANDINGS]
+    return {
+        label: f"{len(changes):,}",
+        f"{label}: ms, median and max": f"{statistics.median(took):,.0f}, {max(took):,.0f}",
+        f"{label}: {', '.join(STANDINGS)}": ", ".join(map(str, edges)),
+    }
+
+
+def _yes(holds: bool) -> str:
+    return "yes" if holds else "no"
 
 
 def main() -> None:
@@ -104,12 +120,16 @@ def main() -> None:
     parser.add_argument("--principals", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=50)
     options = parser.parse_args()
-    report = Report("revoke", f"{options.rounds} slots revoked under load", [TURNS, STOPPED])
     with tempfile.TemporaryDirectory() as made:
-        holds = in_turn(report, Path(made) / "turns", options.principals, options.rounds)
-        holds &= one_stopped(report, Path(made) / "stopped")
+        found = {
+            "in turn": in_turn(Path(made) / "turns", options.principals, options.rounds),
+            "one Edge stopped": one_stopped(Path(made) / "stopped"),
+        }
+    report = Report("revoke", f"{options.rounds} slots revoked under load", list(found))
+    for label in dict.fromkeys(label for each in found.values() for label in each.rows):
+        report.row(label, {column: each.rows[label] for column, each in found.items() if label in each.rows})
     report.finish()
-    if not holds:
+    if not all(each.holds for each in found.values()):
         raise SystemExit(1)
 
 
