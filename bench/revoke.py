@@ -7,7 +7,7 @@ new one is made and routed. The next round is the next principal's: each may mak
 one more deployment, with leases of 12 s, one of whose Edges is stopped (SIGSTOP) before a revocation and goes on after.
 
 Rows: *started too late*, after the revocation returned at an Edge that acknowledged it, or after ``effective_by`` at
-one that was cut off; *others failed*, requests whose slot was there all the time; *failed otherwise*, requests for a
+one that was cut off; *others*, requests whose slot was there all the time; *failed otherwise*, requests for a
 revoked slot with an answer that docs/api.md does not have for it, or none; *wrong*, answered with another principal's
 secret.
 """
@@ -58,6 +58,7 @@ def in_turn(folder: Path, principals: int, rounds: int) -> Findings:
         "requests": len(outcomes),
         "served": verdict.served,
         "started too late": len(verdict.late),
+        "others": verdict.untouched,
         "others failed": len(verdict.others_failed),
         "failed otherwise": len(verdict.undocumented),
         "wrong": len(verdict.wrong),

@@ -64,6 +64,8 @@ class Verdict:
     #: How the requests of a revoked slot failed.
     refused: Counter[tuple[int, str]] = field(default_factory=Counter)
     served: int = 0
+    #: How many had their slot all the time.
+    untouched: int = 0
 
     @property
     def holds(self) -> bool:
@@ -97,11 +99,13 @@ def judge(revocations: Sequence[Revocation], outcomes: Iterable[Outcome], receiv
     verdict = Verdict(late=[each for each in received if each.at > over.get(each.secret, each.at)])
     for outcome in outcomes:
         refusal = (outcome.status, outcome.said)
+        touched = any(each.touches(outcome) for each in revocations)
+        verdict.untouched += not touched
         if outcome.status == 200:
             verdict.served += 1
             if not outcome.said.startswith(f"p{outcome.number}-"):
                 verdict.wrong.append(outcome)
-        elif not any(each.touches(outcome) for each in revocations):
+        elif not touched:
             verdict.others_failed.append(outcome)
         else:
             verdict.refused[refusal] += 1

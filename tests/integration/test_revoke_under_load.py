@@ -26,7 +26,7 @@ class RevokeUnderLoadTests(SynchronousTestCase):
         return deployment
 
     def test_in_turn(self) -> None:
-        """P41, C20, E10: nothing starts with what was revoked; its requests fail as documented, all others succeed."""
+        """P41, C20, E10, C50: nothing starts with what was revoked; its requests fail as documented, others succeed."""
         deployment = self.begin(4, int(LEASE_TTL_SECONDS))
         revocations, outcomes = revoke_in_turn(deployment, deployment.owners, HOT, OTHERS)
         for each in (change for revocation in revocations for change in (revocation.change, *revocation.remade)):
@@ -36,7 +36,7 @@ class RevokeUnderLoadTests(SynchronousTestCase):
         self.assertTrue(verdict.refused)
 
     def test_stopped(self) -> None:
-        """P41, E10, C50: an Edge that stands still is cut off and said to be, and uses nothing after `effective_by`."""
+        """P41, E10: an Edge that stands still is cut off and said to be, and uses nothing after `effective_by`."""
         deployment = self.begin(1, SHORT_TTL_SECONDS)
         found = revoke_while_stopped(deployment, deployment.owners[0], HOT)
         self.assertTrue(found.in_time, found.change)
