@@ -16,7 +16,7 @@ from threading import Thread
 
 from iop.files import write_atomic
 
-#: Linux's ``SO_TIMESTAMPNS``, which the socket module does not name: when a packet came, in nanoseconds of the wall clock.
+#: Linux's ``SO_TIMESTAMPNS``, which the socket module does not name: when a packet came, in nanoseconds of wall time.
 _TIMESTAMP = 35
 _TIME = struct.Struct("qq")
 _SECRET = re.compile(rb"\r\nauthorization: *bearer +([^\r]+)\r\n", re.IGNORECASE)
