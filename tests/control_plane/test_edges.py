@@ -127,6 +127,20 @@ class EnrolmentTests(WorldCase):
         self.assertNotEqual(row.ended_ms, 0)
         self.world.enrolled()
 
+    def test_a_connection_that_ends_while_its_projection_is_read(self) -> None:
+        """C6, E10: nobody hears that it is there, and its row is ended."""
+        reading, turn = self.world.store.projections.reading, Deferred[None]()
+        self.patch(self.world.store.projections, "reading", lambda since: turn.addCallback(lambda _: reading(since)))
+        connection = self.world.connect()
+        connection.ask(hello("edge1")).addErrback(lambda _: None)
+        connection.pair.cut()
+        turn.callback(None)
+        self.world.pass_time(0.1)
+        (row,) = result_of(self.world.store.edge_sessions.since(0))
+        self.assertNotEqual(row.ended_ms, 0)
+        heard = result_of(Deferred.fromCoroutine(self.world.plane.events.after(0, None, 0)))
+        self.assertEqual((heard.events, self.world.plane.edges.sessions()), ((), []))
+
     def test_it_may_come_back(self) -> None:
         """E3: once the first connection is gone, the name is free."""
         first, _ = self.world.enrolled()

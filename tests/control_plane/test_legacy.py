@@ -54,6 +54,18 @@ class LegacyTests(WorldCase):
         self.assertIsInstance(connection.edge.lost_for, PeerDisconnected)
         self.assertEqual(self.refusal(hello("edge1", legacy=True)), "edge_denied")
 
+    def test_gone_before_it_was_accepted(self) -> None:
+        """C6, E16: of a connection that ended while denials were read nobody hears that it is there."""
+        read: Deferred[list[tuple[str, str]]] = Deferred()
+        self.patch(self.world.store.denials, "all", lambda: read)
+        connection = self.world.connect("edge1")
+        asked = connection.ask(hello("edge1", legacy=True))
+        connection.pair.cut()
+        self.failureResultOf(asked, PeerDisconnected)
+        read.callback([])
+        heard = result_of(Deferred.fromCoroutine(self.world.plane.events.after(0, None, 0)))
+        self.assertEqual((heard.events, self.world.plane.edges.sessions()), ((), []))
+
     def test_credential_plane(self) -> None:
         """C24, C25, E16: a lease, a page and a word on a projection are not installed; asking ends the connection."""
         outcome = control_pb2.ProjectionOutcome(

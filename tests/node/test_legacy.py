@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -19,6 +20,8 @@ from tests.node.test_runs import NodeCase, as_headers
 
 _ISSUERS = '[issuers]\npinned = "issuers.json"\n'
 _LEGACY = "[credential_plane]\nenabled = false\n"
+#: A Node in legacy mode.
+LEGACY = re.sub("profiles = .*", 'profiles = ["none"]', GOOD.replace(_ISSUERS, _LEGACY))
 
 
 class ManagedTests(NodeCase):
@@ -93,11 +96,17 @@ class ConfigTests(SynchronousTestCase):
         """E17: managed unless the file says otherwise; without leases no issuer is needed."""
         self.assertTrue(self.read(GOOD).credential_plane.enabled)
         self.assertTrue(self.read(GOOD + "[credential_plane]\nenabled = true\n").credential_plane.enabled)
-        legacy = self.read(GOOD.replace(_ISSUERS, _LEGACY))
+        legacy = self.read(LEGACY)
         self.assertEqual((legacy.credential_plane.enabled, legacy.issuers), (False, None))
 
     def test_neither_mode(self) -> None:
         """C25: what is of the other mode is refused, with what to do."""
         self.assertIn("[issuers] pinned: is missing; name the file", self.refused(GOOD.replace(_ISSUERS, "")))
-        self.assertIn("remove it, or set [credential_plane] enabled = true", self.refused(GOOD + _LEGACY))
+        self.assertIn("remove it, or set [credential_plane] enabled = true", self.refused(LEGACY + _ISSUERS))
         self.assertIn("[credential_plane] enabled: is missing", self.refused(GOOD + "[credential_plane]\n"))
+
+    def test_profiles(self) -> None:
+        """E17, N6: a legacy Node has no target for which it would refuse every run."""
+        for profiles in ('["openai"]', '["none", "openai"]', '["none", "none"]'):
+            message = self.refused(LEGACY.replace('["none"]', profiles, 1))
+            self.assertIn('[targets.openai] profiles: without the credential plane it must be ["none"]', message)

@@ -308,6 +308,9 @@ class EdgeLink:
             if self._ended and self._session:
                 # The connection went while the store was at work; nobody else will end this row.
                 self._end_session()
+        if self._ended:
+            # who heard now that this Edge is connected would never hear that it is gone
+            raise PeerDisconnected("the connection ended before its hello was answered")
         self._since_ms = self._edges.clock.wall_ms()
         accepted = control_pb2.EdgeHelloResponse(accepted=True, deployment_id=self._edges.deployment_id)
         if publication is not None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from iop.core.profiles import PROFILES, Profile, profile_name
+from iop.core.profiles import NO_CREDENTIAL, PROFILES, Profile, profile_name
 from iop.errors import BadConfig
 from iop.net.target import parse_target
 from iop.process.config import ClientEndpoint, ConfigPath, Name, RoleConfig, ServerName, Strict, TlsTable
@@ -108,9 +108,20 @@ class NodeConfig(RoleConfig):
                 "[issuers] pinned: is missing; name the file of the issuers whose leases count here, or set"
                 " [credential_plane] enabled = false for a Node that takes runs without leases"
             )
-        if not self.credential_plane.enabled and self.issuers is not None:
-            raise ValueError("[issuers] is for managed mode: remove it, or set [credential_plane] enabled = true")
+        if not self.credential_plane.enabled:
+            self._check_legacy()
         return self
+
+    def _check_legacy(self) -> None:
+        if self.issuers is not None:
+            raise ValueError("[issuers] is for managed mode: remove it, or set [credential_plane] enabled = true")
+        for name, target in self.targets.items():
+            if target.profiles != (NO_CREDENTIAL,):
+                # the Edge would be told that they are served, and every run of theirs be refused (N6)
+                raise ValueError(
+                    f'[targets.{name}] profiles: without the credential plane it must be ["{NO_CREDENTIAL}"];'
+                    " write that, or set [credential_plane] enabled = true"
+                )
 
 
 def load(path: Path) -> NodeConfig:
