@@ -2,13 +2,61 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import cast
+
 from google.protobuf.message import Message
 from twisted.internet.defer import Deferred
+from twisted.internet.testing import MemoryReactorClock
 
 from iop.control_plane.status import Statuses
+from iop.edge.config import load
+from iop.edge.service import Edge
 from iop.errors import HelloRefused, NotFound, PeerDisconnected
+from iop.net.peer import PeerFactory
+from iop.process.metrics import new_registry
+from iop.process.role import IReactor
+from iop.testing.peers import PeerPair, memory_identity
+from iop.testing.pki import TRUST_DOMAIN
+from iop.units import Identity, Role
 from iop.wire import control_pb2
-from tests.control_plane.world import Connection, WorldCase, hello, result_of
+from iop.wire.dialect import CONTROL
+from tests.control_plane.world import CONTROL_PLANE, Connection, WorldCase, hello, result_of
+from tests.edge.test_config import LEGACY
+
+
+class TogetherTests(WorldCase):
+    def test_both_sides(self) -> None:
+        """C24, E16: the Edge's own side and the Control Plane's agree, and status passes."""
+        path = Path(self.mktemp())
+        path.write_text(LEGACY)
+        world = self.world
+        edge = Edge(load(path), world.clock, cast(IReactor, MemoryReactorClock()), new_registry())
+        link = edge._link
+        pair = PeerPair(
+            PeerFactory(
+                link.dialect, initiator=True, application=link.application, clock=world.clock, identify=memory_identity
+            ),
+            PeerFactory(
+                CONTROL,
+                initiator=False,
+                application=world.plane.edges.application,
+                clock=world.clock,
+                identify=memory_identity,
+            ),
+            dialler=Identity(TRUST_DOMAIN, Role.EDGE, "edge-1"),
+            listener=CONTROL_PLANE,
+        )
+        world.pairs.append(pair)
+        world.pump()
+        self.assertTrue(link.ready)
+        asked = Statuses(world.plane.edges, world.clock).status("edge-1")
+        world.pump()
+        self.assertEqual([node.node for node in result_of(asked).nodes], ["node-1"])
+        world.route(self.ann, self.slot.slot, "other")
+        result_of(Deferred.fromCoroutine(world.plane.edges.publish(self.generation())))
+        world.pass_time(1.0)
+        self.assertTrue(link.ready)
 
 
 class LegacyTests(WorldCase):
