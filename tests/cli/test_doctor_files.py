@@ -102,6 +102,12 @@ class BetweenTests(SynchronousTestCase):
         domain = self.configured(Role.NODE).config.deployment.trust_domain
         self.assert_wrong(Role.EDGE, f'"{domain}"', '"other.example"', "[deployment] trust_domain", "other.example in")
 
+    def test_another_mode(self) -> None:
+        """E17: a Node of the other mode takes no run of its Edge's."""
+        issuers, legacy = '[issuers]\npinned = "issuers.json"', "[credential_plane]\nenabled = false"
+        check = "node-1 [credential_plane] enabled"
+        self.assert_wrong(Role.NODE, issuers, legacy, check, "the Node refuses every run")
+
     def test_peer_of_another_name(self) -> None:
         self.assert_wrong(Role.EDGE, '"cp1"', '"cp2"', "edge-1 [control_plane] name", "names cp2, and here is cp1")
 

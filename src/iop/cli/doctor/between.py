@@ -118,7 +118,16 @@ def _catalogue(edge: Configured, edge_config: EdgeConfig, node: Configured, node
             f'add [[nodes]] with name = "{node.name}" and its providers to {edge.path}',
         )
 
+    def one_mode() -> Finding:
+        modes = {each.path: each_config.credential_plane.enabled for each, each_config in both}
+        if len(set(modes.values())) == 1:
+            return ok("managed" if edge_config.credential_plane.enabled else "legacy")
+        said = ", ".join(f"{'true' if enabled else 'false'} in {path}" for path, enabled in modes.items())
+        return fault(f"it is {said}, so the Node refuses every run", "set enabled in both files to the same")
+
+    both: list[tuple[Configured, EdgeConfig | NodeConfig]] = [(edge, edge_config), (node, node_config)]
     yield Check(f"{edge.name} [[nodes]] {node.name}", listed)
+    yield Check(f"{node.name} [credential_plane] enabled", one_mode)
     for each in edge_config.nodes:
         if each.name == node.name:
             yield from (_served(edge, provider, node, node_config) for provider in each.providers)
