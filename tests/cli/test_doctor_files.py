@@ -104,6 +104,8 @@ class BetweenTests(SynchronousTestCase):
 
     def test_another_mode(self) -> None:
         """E17: a Node of the other mode takes no run of its Edge's."""
+        self.texts[Role.EDGE] = self.texts[Role.EDGE].replace('profile = "openai"', 'profile = "none"')
+        self.texts[Role.NODE] = self.texts[Role.NODE].replace('profiles = ["openai"]', 'profiles = ["none"]')
         issuers, legacy = '[issuers]\npinned = "issuers.json"', "[credential_plane]\nenabled = false"
         check = "node-1 [credential_plane] enabled"
         self.assert_wrong(Role.NODE, issuers, legacy, check, "the Node refuses every run")
