@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 from google.protobuf.message import Message
-from twisted.internet.defer import Deferred
-from twisted.internet.testing import MemoryReactorClock
+from twisted.internet.defer import Deferred, succeed
 
 from iop.control_plane.status import Statuses
 from iop.edge.config import load
-from iop.edge.service import Edge
+from iop.edge.parts import Parts
 from iop.errors import HelloRefused, NotFound, PeerDisconnected
 from iop.net.peer import PeerFactory
 from iop.process.metrics import new_registry
-from iop.process.role import IReactor
 from iop.testing.peers import PeerPair, memory_identity
 from iop.testing.pki import TRUST_DOMAIN
 from iop.units import Identity, Role
@@ -31,8 +28,8 @@ class TogetherTests(WorldCase):
         path = Path(self.mktemp())
         path.write_text(LEGACY)
         world = self.world
-        edge = Edge(load(path), world.clock, cast(IReactor, MemoryReactorClock()), new_registry())
-        link = edge._link
+        edge = Parts(load(path), world.clock, new_registry(), settled=lambda: None, reload=lambda: succeed(None))
+        link = edge.link
         pair = PeerPair(
             PeerFactory(
                 link.dialect, initiator=True, application=link.application, clock=world.clock, identify=memory_identity

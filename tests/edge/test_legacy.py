@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry
-from twisted.internet.defer import Deferred
-from twisted.internet.testing import MemoryReactorClock
+from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
@@ -17,13 +15,12 @@ from iop.crypto.tokens import mint
 from iop.edge.authority import ILeases, ILink
 from iop.edge.config import load
 from iop.edge.legacy import LegacyLink, NoLeases
-from iop.edge.service import NO_NODE, Edge
+from iop.edge.parts import NO_NODE, Parts
 from iop.errors import ControlPlaneUnavailable, IopError, PeerDisconnected, UnexpectedMessage
 from iop.interfaces import IPeerApplication
 from iop.net.http1 import IHttpApplication, RequestHead
 from iop.net.peer import PeerFactory
 from iop.process.metrics import new_registry
-from iop.process.role import IReactor
 from iop.records import TokenKind
 from iop.testing.clock import FakeClock
 from iop.testing.peers import PeerPair, memory_identity
@@ -58,8 +55,8 @@ class LegacyCase(SynchronousTestCase):
         path.write_text(TOML)
         self.clock = FakeClock()
         self.registry: CollectorRegistry = new_registry()
-        self.edge = Edge(load(path), self.clock, cast(IReactor, MemoryReactorClock()), self.registry)
-        self.link = self.edge._link
+        self.edge = Parts(load(path), self.clock, self.registry, settled=lambda: None, reload=lambda: succeed(None))
+        self.link = self.edge.link
         self.control_plane = FakeControlPlane(self.clock, FIRST)
         self.control_plane.hello_answer = control_pb2.EdgeHelloResponse(accepted=True, deployment_id=DEPLOYMENT)
         self.pairs: list[PeerPair] = []
@@ -93,7 +90,7 @@ class LegacyCase(SynchronousTestCase):
 
     def node(self) -> FakeNode:
         """The Node of the catalogue, ready."""
-        node, clock, nodes = FakeNode(self.clock, "node-1"), self.clock, self.edge._nodes
+        node, clock, nodes = FakeNode(self.clock, "node-1"), self.clock, self.edge.nodes
         self.pairs.append(
             PeerPair(
                 PeerFactory(RUNTIME, initiator=True, application=lambda: node, clock=clock, identify=memory_identity),
@@ -115,7 +112,7 @@ class LegacyCase(SynchronousTestCase):
             ((b"authorization", b"Bearer " + token.encode()), (b"content-type", b"application/json")),
         )
         exchange = MemoryExchange(head)
-        application: IHttpApplication = self.edge._http._application
+        application: IHttpApplication = self.edge.api
         wanted = application.headed(exchange)
         if wanted is not None:
             wanted.take(bytearray(body if head.method == "POST" else b""))

@@ -9,7 +9,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from iop.edge.service import DRAINED
+from iop.edge.parts import DRAINED
 from iop.process.role import RELOAD_REFUSED
 from tests.integration.roles import HELD, ROLES, SECONDS, Deployment, wait_until
 from tests.integration.test_operator_socket import iop, short_folder, told

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
+
+from twisted.internet.defer import succeed
 
 from iop.certificates import read_certificates, read_key
 from iop.core.profiles import PROFILES
@@ -16,7 +18,7 @@ from iop.crypto.attestation import attest
 from iop.crypto.node_keys import NodeKey, NodeKeys
 from iop.edge.config import EdgeConfig
 from iop.edge.control_link import ControlLink
-from iop.edge.service import Edge
+from iop.edge.parts import Parts
 from iop.net.peer import PeerFactory
 from iop.node.leases import Leases
 from iop.node.link import EdgeLink
@@ -35,9 +37,9 @@ from tests.control_plane.world import CONTROL_PLANE, World
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from iop.core.projection import Projection
     from iop.interfaces import IPeerApplication
     from iop.net.tls import TlsFiles
-    from iop.process.role import IReactor
     from iop.wire.dialect import Dialect
 
 EDGES: Final = ("edge1", "edge2")
@@ -54,17 +56,6 @@ PROVIDER: Final = {
 NODE_TABLE: Final = {"providers": (PROVIDER,)}
 
 
-class EdgeParts:
-    """What an Edge process is made of, without its listeners."""
-
-    def __init__(self, edge: Edge) -> None:
-        assert isinstance(edge._link, ControlLink)
-        self.projections = edge._link.projections
-        self.link = edge._link
-        self.nodes = edge._nodes
-        self.api = edge._http._application
-
-
 @dataclass
 class Site:
     """One Edge with the one Node that is connected to it.
@@ -75,7 +66,7 @@ class Site:
 
     name: str
     folder: Path
-    parts: EdgeParts
+    parts: Parts
     upstream: FakeUpstream
     node: EdgeLink
     control: PeerPair | None = None
@@ -83,6 +74,12 @@ class Site:
     stopped: set[str] = field(default_factory=set)
     #: The highest generation that was ever in force here.
     highest: int = 0
+
+    @property
+    def projection(self) -> Projection | None:
+        """What is in force."""
+        assert isinstance(self.parts.link, ControlLink)
+        return self.parts.link.projections.current
 
 
 class Deployment:
@@ -107,7 +104,7 @@ class Deployment:
             name, folder, self._edge(name, folder), upstream, self._node(name, self._node_files[name], upstream)
         )
 
-    def _edge(self, name: str, folder: Path) -> EdgeParts:
+    def _edge(self, name: str, folder: Path) -> Parts:
         config = EdgeConfig.model_validate(
             {
                 "deployment": {"id": DEPLOYMENT, "trust_domain": TRUST_DOMAIN},
@@ -123,8 +120,8 @@ class Deployment:
                 "nodes": (NODE_TABLE | {"name": f"{NODE}-{name}"},),
             }
         )
-        parts = EdgeParts(Edge(config, self.clock, cast("IReactor", self.clock.reactor), new_registry()))
-        parts.projections.load()
+        parts = Parts(config, self.clock, new_registry(), settled=lambda: None, reload=lambda: succeed(None))
+        parts.link.load()
         return parts
 
     def _node(self, edge: str, files: TlsFiles, upstream: FakeUpstream) -> EdgeLink:

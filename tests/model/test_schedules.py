@@ -334,7 +334,7 @@ class Schedule(RuleBasedStateMachine):
         """P7, P8, P40: what is in force is exactly what the store held at that generation, which never falls."""
         assert not self.violations, self.violations
         for site in self.deployment.sites.values():
-            current = site.parts.projections.current
+            current = site.projection
             if current is not None:
                 assert current.generation >= site.highest, "a generation fell"
                 site.highest = current.generation

@@ -12,21 +12,7 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 from zope.interface import implementer
 
 from iop.certificates import check_own
-from iop.core.pool import Pool
-from iop.edge.api import Api
-from iop.edge.attempts import Attempts
-from iop.edge.commands import Commands
-from iop.edge.control_link import ControlLink
-from iop.edge.door import Door
-from iop.edge.events import Events, Notes
-from iop.edge.leases import Leases
-from iop.edge.legacy import LegacyLink, NoLeases, projection_of
-from iop.edge.metrics import EdgeMetrics
-from iop.edge.nodes import Nodes
-from iop.edge.operations import Operations
-from iop.edge.projections import Projections
-from iop.edge.revocation import Revocation
-from iop.edge.status import Status
+from iop.edge.parts import Parts
 from iop.net.dial import Dialler
 from iop.net.http1 import HttpLimits, HttpServerFactory
 from iop.net.peer import CONNECTIONS_LIMIT, PeerFactory
@@ -51,15 +37,10 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 
-    from iop.core.projection import Projection
-    from iop.edge.authority import ILeases, ILink
     from iop.edge.config import EdgeConfig
     from iop.interfaces import IClock
     from iop.process.role import IReactor
 
-#: What ``/readyz`` says.
-NO_NODE: Final = "no Node is ready"
-DRAINED: Final = "an operator drained this Edge; edge.resume has it serve again"
 #: That it has at most: callers, Nodes, the Control Plane.
 CONNECTIONS: Final = HttpLimits().connections + CONNECTIONS_LIMIT + 1
 
@@ -99,7 +80,7 @@ class Edge:
     """The Edge role: the model API, the node wire, and the one connection to the Control Plane."""
 
     def __init__(self, config: EdgeConfig, clock: IClock, reactor: IReactor, registry: CollectorRegistry) -> None:
-        limits, deployment = config.limits, config.deployment
+        limits = config.limits
         self.name = config.edge.name
         self._config = config
         self._clock = clock
@@ -107,63 +88,14 @@ class Edge:
         self._ports: list[IListeningPort] = []
         self._wires: _Wires | None = None
         self._dialler: Dialler | None = None
-        metrics = EdgeMetrics(registry)
-        notes = Notes()
-        self._door = Door()
-        self._events = Events(notes, clock)
-        pool = Pool(clock, limits.queue_length, limits.reconnect_seconds)
-        catalogue = {node.name: node for node in config.nodes}
-        self._nodes = Nodes(
-            self.name,
-            deployment.trust_domain,
-            catalogue,
-            pool,
-            clock,
-            self._events,
-            limits.run_window_bytes,
-            lost=self._node_lost,
-            proved=self._key_proved,
-        )
-        operations = Operations(
-            config.nodes,
-            self._nodes,
-            pool,
-            self._door,
-            self._events,
-            clock,
-            flush=self._flush,
-            resync=self._resync,
-            reload=self._read_again,
-        )
-        self._commands = Commands(operations, notes, clock, managed=config.credential_plane.enabled)
-        status = Status(self.name, config.nodes, self._nodes, pool, self._door, self._events)
-        if config.credential_plane.enabled:
-            self._link, self._leases = self._managed(metrics, status, notes)
-        else:
-            self._link, self._leases = self._legacy(metrics, status, notes)
-        self._revocation = Revocation(self._leases, clock, limits.node_word_seconds)
-        metrics.watch(self._link, self._nodes, pool, config.nodes)
-        attempts = Attempts(
-            self._link,
-            pool,
-            self._nodes,
-            self._leases,
-            self._revocation,
-            clock,
-            metrics,
-            request_seconds=limits.request_seconds,
-            queue_seconds=limits.queue_seconds,
-            long_context_bytes=limits.long_context_bytes,
-        )
+        self._parts = Parts(config, clock, registry, settled=self._settled, reload=self._read_again)
         http = HttpLimits(
             headers=limits.header_bytes,
             body=limits.body_bytes,
             body_total=limits.body_total_bytes,
             receive_seconds=limits.receive_seconds,
         )
-        self._http = HttpServerFactory(
-            Api(self._link, attempts, self._door, clock, metrics, limits.body_bytes), clock, http
-        )
+        self._http = HttpServerFactory(self._parts.api, clock, http)
         self._reload: Callable[[], Deferred[None]] = lambda: execute(self.reload)
         self.connections = CONNECTIONS
 
@@ -193,11 +125,7 @@ class Edge:
 
     def not_ready(self) -> list[str]:
         """Why a request would be refused now, whoever sent it."""
-        reasons = [DRAINED] if self._door.is_closed else []
-        reasons += self._link.missing()
-        if not self._nodes.ready_names:
-            reasons.append(NO_NODE)
-        return reasons
+        return self._parts.not_ready()
 
     def drain(self) -> Deferred[None]:
         """Stop listening, let requests finish, then leave Nodes and Control Plane."""
@@ -229,47 +157,17 @@ class Edge:
             PeerFactory(
                 RUNTIME,
                 initiator=False,
-                application=self._nodes.application,
+                application=self._parts.nodes.application,
                 clock=clock,
                 identify=node_tls.identify,
             ),
             None if files.control is None else self._control(files.control),
             None if files.api is None else ReloadableServer(files.api),
         )
-        self._link.load()
-
-    def _managed(self, metrics: EdgeMetrics, status: Status, notes: Notes) -> tuple[ILink, ILeases]:
-        config, limits, deployment = self._config, self._config.limits, self._config.deployment.id
-        link = ControlLink(
-            Projections(config.state_directory, deployment, self.name, self._clock, self._applied),
-            self._clock,
-            metrics,
-            deployment=deployment,
-            staleness_seconds=limits.staleness_seconds,
-            lease_call_seconds=limits.lease_call_seconds,
-            settled=self._settled,
-            status=status,
-            notes=notes,
-            commands=self._commands,
-        )
-        return link, Leases(link.acquire, self._clock, metrics, deployment, self.name, limits.lease_cache_entries)
-
-    def _legacy(self, metrics: EdgeMetrics, status: Status, notes: Notes) -> tuple[ILink, ILeases]:
-        config = self._config
-        link = LegacyLink(
-            projection_of(config.callers, config.nodes),
-            metrics,
-            deployment=config.deployment.id,
-            edge=self.name,
-            settled=self._settled,
-            status=status,
-            notes=notes,
-            commands=self._commands,
-        )
-        return link, NoLeases()
+        self._parts.link.load()
 
     def _control(self, connections: ClientConnections) -> _Control:
-        link, tls = self._link, ReloadableClient(connections)
+        link, tls = self._parts.link, ReloadableClient(connections)
         peers = PeerFactory(
             link.dialect, initiator=True, application=link.application, clock=self._clock, identify=tls.identify
         )
@@ -305,35 +203,19 @@ class Edge:
         return addresses
 
     async def _drain(self) -> None:
-        self._events.edge_stopping()
+        self._parts.events.edge_stopping()
         for port in self._ports:
             await maybeDeferred(port.stopListening)
         await self._http.drain()
-        self._commands.stop()
-        self._nodes.drain()
-        self._link.drain()
+        self._parts.commands.stop()
+        self._parts.nodes.drain()
+        self._parts.link.drain()
         if self._dialler is not None and self._dialler.running:
             await self._dialler.stopService()
-
-    def _applied(self, projection: Projection) -> Deferred[int]:
-        return self._revocation.applied(projection)
-
-    def _node_lost(self, node: str) -> None:
-        self._leases.forget_node(node)
-
-    def _key_proved(self, node: str, public_key: bytes) -> None:
-        self._leases.forget_key(node, keep=public_key)
-
-    def _flush(self) -> int:
-        return self._leases.flush()
-
-    async def _resync(self) -> None:
-        await self._link.resync()
 
     def _read_again(self) -> Deferred[None]:
         return self._reload()
 
     def _settled(self) -> None:
-        self._events.edge_ready()
         if self._dialler is not None:
             self._dialler.settled()

@@ -23,7 +23,7 @@ from iop.cli.body import Body
 from iop.cli.doctor.checks import Finding, fault, ok
 from iop.control_plane.service import NO_STORE
 from iop.edge.control_link import NO_CONTROL_PLANE, NO_PROJECTION
-from iop.edge.service import NO_NODE
+from iop.edge.parts import NO_NODE
 from iop.errors import IdentityRefused, IopError, MalformedInput
 from iop.net.tls import ClientConnections, peer_identity, why_lost
 from iop.node.service import NOT_REGISTERED
