@@ -17,6 +17,7 @@ from zope.interface import implementer
 from iop.control_plane.pages import Pages
 from iop.control_plane.projections import Publisher
 from iop.control_plane.sent import Offer, Sent, Word
+from iop.control_plane.views import Views
 from iop.core.projection import BUCKETS, Draft, Projection
 from iop.crypto.issuer import Issuer, PinnedIssuers
 from iop.crypto.receipt import verify_receipt
@@ -109,9 +110,14 @@ class Rig:
         (folder / "issuer.json").unlink()
         folder.rmdir()
         self.readings = Readings(self.store)
-        self.publisher = Publisher(self.readings, self.issuer, DEPLOYMENT, self.clock, Pages(page_bytes))
+        #: How often what was read was to be spared the garbage collector.
+        self.spared = 0
+        self.publisher = Publisher(self.readings, self.issuer, DEPLOYMENT, self.clock, Pages(page_bytes), self._spare)
         self.slots: list[SlotRecord] = []
         self.names = 0
+
+    def _spare(self) -> None:
+        self.spared += 1
 
     @property
     def generation(self) -> int:
@@ -481,6 +487,29 @@ class ReadingTests(SynchronousTestCase):
         run(self.rig.publisher.advance(self.rig.generation))
         self.assertEqual(self.readings.begun, [0, 0])
         self.assertEqual(self.rig.publisher.publication("edge-a").projection.digest, self.rig.truth("edge-a").digest)
+
+    def test_what_does_not_change_is_kept_once(self) -> None:
+        """E11: of a principal that changes, what stays is one object for all Edges, those that come later included."""
+        views, edges = Views(), ("edge-a", "edge-b")
+        for generation in (1, 2):
+            tokens = tuple(TokenEntry(f"token-{number}", "p", bytes([number]) * 32) for number in range(generation))
+            reading = Reading(generation, generation == 1, (PrincipalView("p", frozenset(edges), tokens, ()),))
+            for _ in views.follow(reading, set(edges[:generation])):
+                pass
+        for token in ("token-0", "token-1"):
+            self.assertIsNotNone(views.of("edge-a").token_by_id(token))
+            self.assertIs(views.of("edge-a").token_by_id(token), views.of("edge-b").token_by_id(token))
+
+    def test_only_a_whole_reading_is_spared(self) -> None:
+        """Whoever reads everything again makes many objects that stay; whoever reads a change does not."""
+        run(self.rig.publisher.enrol("edge-a"))
+        self.rig.switch(0)
+        run(self.rig.publisher.advance(self.rig.generation))
+        self.assertEqual(self.rig.spared, 1)
+        self.readings.forgetful = True
+        self.rig.switch(0)
+        run(self.rig.publisher.advance(self.rig.generation))
+        self.assertEqual(self.rig.spared, 2)
 
     def test_an_edge_that_is_gone(self) -> None:
         """Nothing is kept for it alone, and nothing is made for it any more."""

@@ -196,7 +196,16 @@ class World:
             verifier=AttestationVerifier([self.pki.authority.certificate], TRUST_DOMAIN),
         )
         metrics = ControlPlaneMetrics(self.registry)
-        return build_plane(self.config, self.store, keys, self.clock, metrics, unseal=unseal or self._counted)
+        return build_plane(
+            self.config,
+            self.store,
+            keys,
+            self.clock,
+            metrics,
+            unseal=unseal or self._counted,
+            # the collector is one for all tests of a process
+            spare=lambda: None,
+        )
 
     def _counted(self, keyring: Keyring, place: at_rest.Place, sealed: Any) -> Secret:
         self.unsealed += 1

@@ -17,8 +17,11 @@ from iop.control_plane.pages import Pages
 from iop.control_plane.projections import Publisher
 from iop.control_plane.status import Statuses
 from iop.crypto.at_rest import open_secret
+from iop.process.garbage import spare_what_is_there
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from iop.control_plane.config import ControlPlaneConfig
     from iop.control_plane.metrics import ControlPlaneMetrics
     from iop.crypto.attestation import AttestationVerifier
@@ -63,8 +66,13 @@ def build_plane(
     clock: IClock,
     metrics: ControlPlaneMetrics,
     unseal: Unseal = open_secret,
+    spare: Callable[[], None] = spare_what_is_there,
 ) -> Plane:
-    """Build and wire; nothing is started. ``unseal`` opens stored secrets."""
+    """Build and wire; nothing is started.
+
+    :param unseal: opens stored secrets.
+    :param spare: keeps the garbage collector of this process from what was read whole.
+    """
     deployment, lease = config.deployment, config.lease
     desk = LeaseDesk(
         scope=LeaseScope(deployment.id, deployment.trust_domain, int(lease.ttl_seconds * 1000)),
@@ -80,7 +88,7 @@ def build_plane(
     events = Events(clock, metrics)
     edges = Edges(
         store=store,
-        publisher=Publisher(store.projections, keys.issuer, deployment.id, clock, Pages()),
+        publisher=Publisher(store.projections, keys.issuer, deployment.id, clock, Pages(), spare),
         desk=desk,
         events=events,
         pinned=keys.pinned,

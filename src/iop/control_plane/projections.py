@@ -14,7 +14,7 @@ from iop.control_plane.views import Views
 from iop.crypto.receipt import sign_receipt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from iop.core.projection import Projection
     from iop.crypto.issuer import Issuer
@@ -37,12 +37,20 @@ class Publisher:
     :param issuer: signs the receipts.
     :param deployment_id: stands in every receipt.
     :param pages: the messages of what is published.
+    :param spare: called once a whole reading was followed, whose many objects will stay.
     """
 
     def __init__(
-        self, projections: IProjections, issuer: Issuer, deployment_id: str, clock: IClock, pages: Pages
+        self,
+        projections: IProjections,
+        issuer: Issuer,
+        deployment_id: str,
+        clock: IClock,
+        pages: Pages,
+        spare: Callable[[], None],
     ) -> None:
         self.pages = pages
+        self._spare = spare
         self._projections = projections
         self._issuer = issuer
         self._deployment_id = deployment_id
@@ -114,9 +122,10 @@ class Publisher:
             # what is half followed is of no use; the next reading is whole
             self._views = Views()
             raise
+        self._views = views
         if reading.whole:
             self.pages.clear()
-        self._views = views
+            self._spare()
 
 
 def _tell(waiting: Iterable[Deferred[None]], outcome: Failure | None) -> Iterator[None]:

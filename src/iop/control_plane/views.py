@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from iop.core.projection import Draft, Projection
@@ -52,8 +53,9 @@ class Views:
         :param edges: who will be asked for; it may change meanwhile.
         """
         changes: list[_Change] = []
-        for after in reading.principals:
-            before = self._principals.get(after.principal)
+        for read in reading.principals:
+            before = self._principals.get(read.principal)
+            after = read if before is None else _sharing(before, read)
             self._remember(before, after)
             changes.append((before, after))
             yield
@@ -82,6 +84,16 @@ class Views:
         for edge in after.edges:
             self._limited.setdefault(edge, set()).add(after.principal)
         self._principals[after.principal] = after
+
+
+def _sharing(before: PrincipalView, read: PrincipalView) -> PrincipalView:
+    """``read`` with the entries of ``before`` where they are equal: projections have those, so each is there once."""
+    tokens, routes = {each: each for each in before.tokens}, {each: each for each in before.routes}
+    return replace(
+        read,
+        tokens=tuple(tokens.get(each, each) for each in read.tokens),
+        routes=tuple(routes.get(each, each) for each in read.routes),
+    )
 
 
 def _changed(
