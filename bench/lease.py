@@ -3,6 +3,9 @@
 ``python -m bench.lease``. The Control Plane has one core; the other plays an Edge that asks for leases of one binding,
 as an Edge without a cache would. Each lease is a durable re-read, an audit row on disk, a secret opened, sealed and
 signed.
+
+The second table is of the whole gateway (:mod:`bench.calls`): three roles on one core, 64 callers at a time who need a
+lease each, while owners change routes 20 times a second. Every change makes every lease of before stale.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from bench import calls
 from bench.measure import ROUNDS, Figures, Report, ask
-from bench.roles import make_home, port_of, started
+from bench.roles import Deployment, make_home, port_of, started
 from iop.cli.quickstart.home import TRUST_DOMAIN, Home, Member
 from iop.interfaces import IClock
 from iop.net.tls import TlsFiles
@@ -103,11 +107,45 @@ def main() -> None:
     parser.add_argument("--drive", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--in-flight", type=int, default=64, help=argparse.SUPPRESS)
+    parser.add_argument("--call", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--addresses", type=json.loads, help=argparse.SUPPRESS)
+    parser.add_argument("--changes", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.drive:
+    if options.call:
+        sys.stdout.write(json.dumps(calls.drive(Home(options.call), options.addresses, options.changes)) + "\n")
+    elif options.drive:
         sys.stdout.write(json.dumps(drive(Home(options.drive), options.port, options.in_flight)) + "\n")
     else:
         measure(options.rounds)
+        measure_changing(options.rounds)
+
+
+def measure_changing(rounds: int) -> None:
+    """Rounds of calls that need leases, with and without changes."""
+    figures: dict[int, dict[str, Figures]] = {}
+    with tempfile.TemporaryDirectory() as made:
+        deployment = Deployment(Path(made) / "home")
+        calls.prepare(deployment.home)
+        with deployment:
+            addresses = {
+                "api": deployment.address("edge", "api"),
+                "status": deployment.address("edge", "status"),
+                "credential_https": deployment.address("control-plane", "credential_https"),
+            }
+            root, there = str(deployment.home.root), json.dumps(addresses)
+            for _ in range(rounds):
+                for changes in (0, calls.CHANGES_PER_SECOND):
+                    arguments = ("--call", root, "--addresses", there, "--changes", str(changes))
+                    got = ask("-m", "bench.lease", *arguments)
+                    kept = figures.setdefault(changes, {column: Figures() for column in got})
+                    for column, value in got.items():
+                        kept[column].values.append(value)
+    columns = list(figures[calls.CHANGES_PER_SECOND])
+    title = f"{calls.CALLERS} requests in flight, a lease each; {calls.OWNERS} owners change routes"
+    report = Report("lease-changing", title, columns, module="lease")
+    for changes, got in figures.items():
+        report.row(f"{changes} changes a second", got)
+    report.finish(["Twisted", "pyOpenSSL", "PyNaCl", "protobuf"])
 
 
 def measure(rounds: int) -> None:

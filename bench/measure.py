@@ -110,10 +110,12 @@ class Report:
 
     :param name: of the bench; the JSON goes to ``bench/results/NAME.json``.
     :param columns: headings after the first.
+    :param module: that makes it, if it is not called so too.
     """
 
-    def __init__(self, name: str, title: str, columns: Sequence[str]) -> None:
+    def __init__(self, name: str, title: str, columns: Sequence[str], module: str = "") -> None:
         self.name = name
+        self._module = module or name
         self._table = Table("", *columns, title=title)
         self._rows: dict[str, dict[str, Any]] = {}
         self._columns = columns
@@ -132,7 +134,7 @@ class Report:
         RESULTS.mkdir(exist_ok=True)
         document = {
             "bench": self.name,
-            "command": " ".join(["python", "-m", f"bench.{self.name}", *sys.argv[1:]]),
+            "command": " ".join(["python", "-m", f"bench.{self._module}", *sys.argv[1:]]),
             "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "machine": {
                 "cores": len(CORES),
