@@ -1,0 +1,41 @@
+"""What is spared the garbage collector."""
+
+from __future__ import annotations
+
+import gc
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from iop.process.garbage import spare_what_is_there
+
+
+class GarbageTests(SynchronousTestCase):
+    """Objects from before and from after."""
+
+    def setUp(self) -> None:
+        self.addCleanup(gc.unfreeze)
+
+    def test_what_is_there_is_looked_at_no_more(self) -> None:
+        """A list that exists is none of the collector's any more; one that is made later is."""
+        before: list[object] = [[]]
+        self.assertTrue(any(each is before for each in gc.get_objects()))
+        spare_what_is_there()
+        after: list[object] = [[]]
+        watched = gc.get_objects()
+        self.assertFalse(any(each is before for each in watched))
+        self.assertTrue(any(each is after for each in watched))
+
+    def test_recent_garbage_is_not_kept(self) -> None:
+        """A cycle that nobody refers to is gone, and not spared for ever."""
+        gone: list[str] = []
+
+        class Cycle:
+            def __init__(self) -> None:
+                self.itself = self
+
+            def __del__(self) -> None:
+                gone.append("gone")
+
+        Cycle()
+        spare_what_is_there()
+        self.assertEqual(gone, ["gone"])
