@@ -126,7 +126,9 @@ class Driver:
         turns = Turns(self._clock)
         began = self._clock.boot()
         peer, hello = await self._hello(edge_name(0))
-        projections = Projections(state, hello.deployment_id, edge_name(0), self._clock, lambda _: succeed(0))
+        projections = Projections(
+            state, hello.deployment_id, edge_name(0), self._clock, lambda _: succeed(0), lambda: 0
+        )
         projections.load()
         outcome = await Offers(projections, peer, self._clock).take(hello.projection, hello.receipt)
         await self._give_word(peer, outcome)

@@ -412,6 +412,7 @@ class Rig:
             EDGE,
             self.clock,
             self._applied,
+            lambda: self.revocation.unanswered,
         )
         self.projections.load()
         self.pool = Pool(self.clock, 256, reconnect_seconds)

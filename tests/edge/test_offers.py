@@ -123,11 +123,15 @@ class OffersCase(SynchronousTestCase):
         #: What the next projections that come into force wait for; nothing if there is none.
         self.words: list[Deferred[int]] = []
         self.applied: list[Projection] = []
+        #: Runs without a word when something is acknowledged that does not come into force.
+        self.unanswered = 0
         self.start()
 
     def start(self) -> None:
         """A new process on what is on disk, with a connection."""
-        self.projections = Projections(self.directory, DEPLOYMENT, EDGE, self.clock, self.came_into_force)
+        self.projections = Projections(
+            self.directory, DEPLOYMENT, EDGE, self.clock, self.came_into_force, lambda: self.unanswered
+        )
         self.projections.load()
         self.connect()
 
@@ -262,6 +266,7 @@ class WholeTests(OffersCase):
         newer = self.offer(first(GENERATIONS[3]))
         self.assertInForce(3)
         self.assertNoResult(word)
+        self.unanswered = 2
         words.callback(2)
         for each in (word, newer):
             outcome = self.successResultOf(each)
@@ -374,6 +379,7 @@ class OrderTests(OffersCase):
         self.connect()
         again = self.offer(first(GENERATIONS[3]))
         self.assertNoResult(again)
+        self.unanswered = 1
         earlier.callback(4)
         told = [(word.result, word.generation, word.digest, word.unconfirmed) for word in words]
         expected = [(APPLIED, 1, 4), (APPLIED, 2, 1), (HELD, 2, 1), (APPLIED, 3, 0)]
@@ -420,7 +426,7 @@ class SliceTests(SynchronousTestCase):
                 return self.looks / 1000
 
         loop = Busy()
-        projections = Projections(Path(self.mktemp()), DEPLOYMENT, EDGE, loop, lambda _: succeed(0))
+        projections = Projections(Path(self.mktemp()), DEPLOYMENT, EDGE, loop, lambda _: succeed(0), lambda: 0)
         projections.load()
         offers = Offers(projections, RecordedPeer(identity(Role.CONTROL_PLANE, CONTROL_PLANE)), loop)
         for number, size in ((1, 1), (2, 3000)):

@@ -39,7 +39,7 @@ class ProjectionsTests(SynchronousTestCase):
 
     def started(self, deployment: str = DEPLOYMENT, edge: str = EDGE) -> Projections:
         """A process that begins on what is on disk."""
-        projections = Projections(self.directory, deployment, edge, self.clock, self.came_into_force)
+        projections = Projections(self.directory, deployment, edge, self.clock, self.came_into_force, lambda: 0)
         projections.load()
         return projections
 

@@ -167,6 +167,18 @@ class RevocationTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(self.apply(replace(ROTATED, generation=9))), 0)
         self.assertEqual(self.asked(), [1])
 
+    def test_held(self) -> None:
+        """E15: what is acknowledged again, as by the next connection, has the number of then, not that of before."""
+        self.apply(ROTATED)
+        self.rig.clock.advance(NODE_WORD_SECONDS)
+        self.apply(ROTATED)
+        self.node.started()
+        self.rig.pump()
+        self.apply(ROTATED)
+        told = [(word.result, word.unconfirmed) for word in self.rig.control_plane.words[-3:]]
+        held = control_pb2.PROJECTION_RESULT_HELD
+        self.assertEqual(told, [(control_pb2.PROJECTION_RESULT_APPLIED, 1), (held, 1), (held, 0)])
+
     def test_not_affected(self) -> None:
         """What a newer projection leaves as it was goes on, and nothing is waited for."""
         elsewhere = replace(FIRST.routes[1], credential_revision=9)

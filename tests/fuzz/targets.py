@@ -254,7 +254,7 @@ def issuer_key(path: Path) -> None:
 def edge_state(path: Path) -> None:
     """The projection that an earlier Edge process recorded."""
     record = path.rename(path.with_name("projection.receipt"))
-    projections = Projections(record.parent, "deployment-1", "edge-1", FakeClock(), lambda _: succeed(0))
+    projections = Projections(record.parent, "deployment-1", "edge-1", FakeClock(), lambda _: succeed(0), lambda: 0)
     with suppress(DeploymentMismatch):
         projections.load()
         assert projections.current is None

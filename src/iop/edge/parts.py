@@ -120,7 +120,9 @@ class Parts:
     def _managed(self, metrics: EdgeMetrics, status: Status, notes: Notes) -> tuple[ILink, ILeases]:
         config, limits, deployment = self._config, self._config.limits, self._config.deployment.id
         link = ControlLink(
-            Projections(config.state_directory, deployment, config.edge.name, self._clock, self._applied),
+            Projections(
+                config.state_directory, deployment, config.edge.name, self._clock, self._applied, self._unanswered
+            ),
             self._clock,
             metrics,
             deployment=deployment,
@@ -154,6 +156,9 @@ class Parts:
 
     def _applied(self, projection: Projection) -> Deferred[int]:
         return self.revocation.applied(projection)
+
+    def _unanswered(self) -> int:
+        return self.revocation.unanswered
 
     # what is wired before there is what it leads to
 

@@ -40,6 +40,7 @@ class Projections:
     :param directory: the Edge's state folder.
     :param applied: called with each projection that comes into force. What it answers fires with the number of runs of
         which their Nodes have not said whether they started, and the acknowledgement waits for it (E15).
+    :param unanswered: that number, for what is acknowledged without anything coming into force.
     """
 
     def __init__(
@@ -49,18 +50,18 @@ class Projections:
         edge: str,
         clock: IClock,
         applied: Callable[[Projection], Deferred[int]],
+        unanswered: Callable[[], int],
     ) -> None:
         self._path = directory / _RECORD
         self._deployment = deployment
         self._edge = edge
         self._clock = clock
         self._applied = applied
+        self._unanswered = unanswered
         self._receipt: control_pb2.ProjectionReceipt | None = None
         self._recorded: Mark | None = None
         self._awaited: dict[Deferred[None], int] = {}
         self._acknowledging = DeferredLock()
-        #: Runs without a word, as of the newest acknowledgement.
-        self._unconfirmed = 0
         #: The projection in force; None until the Control Plane sent one to this process.
         self.current: Projection | None = None
 
@@ -220,9 +221,7 @@ class Projections:
         words: Deferred[int] | None,
     ) -> None:
         async with self._acknowledging:
-            if words is not None:
-                self._unconfirmed = await words
-            outcome.unconfirmed = self._unconfirmed
+            outcome.unconfirmed = self._unanswered() if words is None else await words
             # before the next one has its turn
             acknowledged.callback(outcome)
 

@@ -52,6 +52,11 @@ class Revocation:
         self._unanswered: set[Run] = set()
         self._inquiries: list[_Inquiry] = []
 
+    @property
+    def unanswered(self) -> int:
+        """How many runs may still start with what is no longer allowed, since their Nodes have not answered."""
+        return len(self._unanswered)
+
     def watch(self, run: Run, pinned: Pinned) -> Callable[[], None]:
         """Know of a run that was opened for ``pinned``; what this answers is to be called at its head or end."""
         self._unasked[run] = pinned
@@ -62,8 +67,7 @@ class Revocation:
 
         The cost is that of two look-ups for each run that is known and was not asked about.
 
-        :returns: fires, after ``word_seconds`` at most, with the number of runs that may still start with what is no
-            longer allowed, since their Nodes have not answered: those of earlier projections included.
+        :returns: fires, after ``word_seconds`` at most, with :attr:`unanswered`: runs of earlier projections count too.
         """
         self._leases.forget_before(projection.generation)
         revoked = [run for run, pinned in self._unasked.items() if changed(pinned, projection)]
@@ -75,7 +79,7 @@ class Revocation:
         # an earlier projection's runs that still have time are waited for as well
         waited_for = {*revoked, *(run for inquiry in self._inquiries for run in inquiry.runs)}
         if not waited_for:
-            return succeed(len(self._unanswered))
+            return succeed(self.unanswered)
         timer = self._clock.call_later(self._word_seconds, lambda: self._late(inquiry))
         inquiry = _Inquiry(waited_for, Deferred(), timer)
         self._inquiries.append(inquiry)
@@ -99,4 +103,4 @@ class Revocation:
 
     def _tell(self, inquiry: _Inquiry) -> None:
         self._inquiries.remove(inquiry)
-        inquiry.told.callback(len(self._unanswered))
+        inquiry.told.callback(self.unanswered)

@@ -136,7 +136,7 @@ def _edge(one: Configured, config: EdgeConfig, reactor: IReactor, clock: IClock)
     def record(state: Path) -> Finding:
         if not state.exists():
             return ok("no projection yet")
-        Projections(state, config.deployment.id, config.edge.name, clock, lambda _: succeed(0)).load()
+        Projections(state, config.deployment.id, config.edge.name, clock, lambda _: succeed(0), lambda: 0).load()
         return ok("this Edge's own")
 
     listeners = [api.listen, config.node_wire.listen] if shared else [config.node_wire.listen]
