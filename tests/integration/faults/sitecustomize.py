@@ -24,7 +24,7 @@ HOPS: Final = {
     "control plane: seal lease": ("iop.control_plane.leases", "seal_lease"),
     "control plane: sign": ("iop.crypto.issuer", "Issuer.sign"),
     "control plane: seal slot": ("iop.control_plane.credential_api", "seal_secret"),
-    "control plane: check slot": ("iop.control_plane.credential_api", "check_secret"),
+    "control plane: check slot": ("iop.control_plane.api_request", "check_secret"),
     "control plane: store": ("iop.store.sqlite.slots", "SqliteSlots.create"),
     "node: open": ("iop.node.leases", "open_lease"),
     "node: header": ("iop.node.runs", "credential_header"),
