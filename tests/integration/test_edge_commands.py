@@ -7,25 +7,14 @@ import sys
 from subprocess import PIPE, Popen, run
 from typing import Any
 
-from twisted.trial.unittest import SynchronousTestCase
-
 from iop.edge.parts import DRAINED
 from iop.process.role import RELOAD_REFUSED
-from tests.integration.roles import HELD, ROLES, SECONDS, Deployment, wait_until
-from tests.integration.test_operator_socket import iop, short_folder, told
+from tests.integration.operator_case import OperatorCase, iop, told
+from tests.integration.roles import HELD, SECONDS, wait_until
 
 
-class CommandTests(SynchronousTestCase):
+class CommandTests(OperatorCase):
     """``iop edge command`` to an Edge that is a process, with its Node and its Control Plane."""
-
-    def setUp(self) -> None:
-        self.deployment = Deployment(short_folder(self) / "home")
-        self.addCleanup(self.deployment.stop)
-        self.deployment.start(*ROLES)
-        self.deployment.ready()
-        socket = self.deployment.home.operator_socket
-        assert socket is not None
-        self.socket = socket
 
     def command(self, *arguments: str) -> list[str]:
         """The command line that gives a command and watches it to its end."""

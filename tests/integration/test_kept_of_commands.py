@@ -6,23 +6,11 @@ import json
 import sqlite3
 from typing import Any
 
-from twisted.trial.unittest import SynchronousTestCase
-
-from tests.integration.roles import ROLES, Deployment
-from tests.integration.test_operator_socket import iop, short_folder, told
+from tests.integration.operator_case import OperatorCase, iop, told
 
 
-class KeptTests(SynchronousTestCase):
+class KeptTests(OperatorCase):
     """One deployment that serves."""
-
-    def setUp(self) -> None:
-        self.deployment = Deployment(short_folder(self) / "home")
-        self.addCleanup(self.deployment.stop)
-        self.deployment.start(*ROLES)
-        self.deployment.ready()
-        socket = self.deployment.home.operator_socket
-        assert socket is not None
-        self.socket = socket
 
     def command(self, *arguments: str) -> dict[str, Any]:
         """What is answered to a command that is not watched."""

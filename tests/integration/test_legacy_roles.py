@@ -11,8 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from iop.cli.quickstart.home import Member
 from iop.units import Role
+from tests.integration.operator_case import iop, short_folder, told
 from tests.integration.roles import ROLES, SECONDS, Deployment, wait_until
-from tests.integration.test_operator_socket import iop, short_folder, told
 
 
 class LegacyRolesTests(SynchronousTestCase):

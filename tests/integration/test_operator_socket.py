@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import stat
-import sys
-import tempfile
 from pathlib import Path
-from subprocess import run
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from iop.units import Role
+from tests.integration.operator_case import OperatorCase, iop, short_folder, told
 from tests.integration.quickstart import RunningQuickstart
-from tests.integration.roles import ROLES, SECONDS, Deployment, wait_until
+from tests.integration.roles import wait_until
 
 ZEROS = {
     "capacity": 0,
@@ -25,30 +21,6 @@ ZEROS = {
     "long_in_flight": 0,
     "long_queued": 0,
 }
-
-
-def short_folder(test: SynchronousTestCase) -> Path:
-    """A folder that goes with its test. Those of trial are deeper than the path of a socket may be long."""
-    folder = Path(tempfile.mkdtemp(prefix="iop-"))
-    test.addCleanup(shutil.rmtree, folder)
-    return folder
-
-
-def iop(socket: Path, *arguments: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of ``iop ARGUMENTS``."""
-    command = [sys.executable, "-m", "iop", *arguments, "--socket", str(socket)]
-    done = run(command, capture_output=True, text=True, check=False, timeout=SECONDS)  # noqa: S603 - ourselves
-    return done.returncode, done.stdout, done.stderr
-
-
-def told(socket: Path, *arguments: str) -> dict[str, Any]:
-    """The one line that a command prints with ``--json``, be it an answer or an error."""
-    _, out, err = iop(socket, *arguments, "--json")
-    assert err == "", err
-    [line] = out.splitlines()
-    document = json.loads(line)
-    assert isinstance(document, dict)
-    return document
 
 
 class QuickstartTests(SynchronousTestCase):
@@ -101,17 +73,8 @@ class QuickstartTests(SynchronousTestCase):
         self.assertNotIn("[operator]", (running.home / "control-plane.toml").read_text())
 
 
-class KilledTests(SynchronousTestCase):
+class KilledTests(OperatorCase):
     """Roles that end beside others that go on, which those of a running quickstart do not."""
-
-    def setUp(self) -> None:
-        self.deployment = Deployment(short_folder(self) / "home")
-        self.addCleanup(self.deployment.stop)
-        self.deployment.start(*ROLES)
-        self.deployment.ready()
-        socket = self.deployment.home.operator_socket
-        assert socket is not None
-        self.socket = socket
 
     def node(self) -> dict[str, Any]:
         """The only Node, as its Edge tells of it now."""
