@@ -233,6 +233,15 @@ class AskedTests(EventsCase):
         [event] = result_of(asked).events
         self.assertEqual((event.number, event.edge), (4, "edge1"))
 
+    def test_waiting_among_others(self) -> None:
+        """S13: who waits for one Edge has missed nothing of it when others tell more meanwhile than is kept."""
+        other, _ = self.world.enrolled("edge2")
+        asked = self.ask(2, edge="edge1", wait=10)
+        self.tell(*(lifecycle(at) for at in range(1, events.KEPT + 2)), connection=other)
+        self.tell(lifecycle(1))
+        heard = result_of(asked)
+        self.assertEqual(([event.edge for event in heard.events], heard.lost), (["edge1"], False))
+
     def test_as_many_wait_as_may(self) -> None:
         """S13: one more is refused, until another gives up or is answered."""
         waiting = [self.ask(1, wait=10) for _ in range(events.WAITING)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from twisted.internet.defer import Deferred
@@ -183,12 +184,15 @@ class Events:
             seconds = until - self._clock.boot()
             if heard.events or heard.lost or seconds <= 0:
                 return heard
+            # what came meanwhile is of other Edges: it is not looked at again, and may go
+            number = heard.newest
             await self._next(seconds)
 
     def _after(self, number: int, edge: str | None) -> Heard:
         gone = self._newest - len(self._kept)
-        events = tuple(event for event in self._kept if event.number > number and (edge is None or event.edge == edge))
-        return Heard(self._stream, self._newest, not gone <= number <= self._newest, events)
+        newer = takewhile(lambda event: event.number > number, reversed(self._kept))
+        events = [event for event in newer if edge is None or event.edge == edge]
+        return Heard(self._stream, self._newest, not gone <= number <= self._newest, tuple(reversed(events)))
 
     def _next(self, within_seconds: float) -> Deferred[None]:
         """Fires with the next event, or after ``within_seconds``."""
