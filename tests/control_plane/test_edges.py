@@ -219,7 +219,9 @@ class RefreshTests(WorldCase):
     def page(self, connection: Connection, generation: int, bucket: int) -> control_pb2.ProjectionPageResponse:
         """A page that the Edge asks for."""
         request = control_pb2.ProjectionPageRequest(generation=generation, bucket=bucket)
-        page = result_of(connection.ask(request))
+        asked = connection.ask(request)
+        self.world.pass_time(0.1)
+        page = result_of(asked)
         assert isinstance(page, control_pb2.ProjectionPageResponse)
         return page
 
@@ -350,7 +352,21 @@ class RefreshTests(WorldCase):
         """E12: asking for it breaks the wire."""
         connection, answer = self.world.greeted("edge1")
         request = control_pb2.ProjectionPageRequest(generation=answer.projection.generation, bucket=BUCKETS)
-        self.failureResultOf(connection.ask(request))
+        asked = connection.ask(request)
+        self.world.pass_time(0.1)
+        self.failureResultOf(asked)
+        self.assertIsNotNone(connection.edge.lost_for)
+
+    def test_pages_at_once(self) -> None:
+        """E12: a page is made in a turn of its own, and one that is asked for before ends the connection."""
+        connection, answer = self.world.greeted("edge1")
+        request = control_pb2.ProjectionPageRequest(generation=answer.projection.generation, bucket=1)
+        asked = [connection.ask(request)]
+        self.assertNoResult(asked[0])
+        asked.append(connection.ask(request))
+        self.world.pass_time(0.1)
+        for each in asked:
+            self.failureResultOf(each)
         self.assertIsNotNone(connection.edge.lost_for)
 
     def test_edges_that_a_principal_is_limited_to(self) -> None:

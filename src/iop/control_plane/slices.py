@@ -28,6 +28,11 @@ async def in_slices(clock: IClock, steps: Iterator[None]) -> None:
                 break
         else:
             return
-        turn: Deferred[None] = Deferred()
-        clock.call_later(0, partial(turn.callback, None))
-        await turn
+        await next_turn(clock)
+
+
+def next_turn(clock: IClock) -> Deferred[None]:
+    """Fires when everybody else had a turn."""
+    turn: Deferred[None] = Deferred()
+    clock.call_later(0, partial(turn.callback, None))
+    return turn
