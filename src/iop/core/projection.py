@@ -127,7 +127,8 @@ class Projection:
 class Draft:
     """A projection in the making.
 
-    A large one is made in slices: :meth:`add` as its entries come, then :meth:`hashing` step by step.
+    A large one is made in slices: :meth:`take` and :meth:`add` some entries at a time, then :meth:`hashing` step by
+    step.
 
     :param base: what it is made from.
     """
@@ -156,9 +157,17 @@ class Draft:
             _claimed(self._by_model.add((route.principal, route.model), route))
 
     def apply(self, delta: ProjectionDelta) -> None:
-        """Remove what is gone or changed, then put what is new or changed: so entries may change places.
+        """:meth:`take`, then :meth:`add`: so entries may change places.
 
-        :raises ProjectionRefused: ``malformed_projection`` if what is removed is not there, or as :meth:`add`.
+        :raises ProjectionRefused: as they do.
+        """
+        self.take(delta)
+        self.add(delta.tokens, delta.routes)
+
+    def take(self, delta: ProjectionDelta) -> None:
+        """Remove what is gone or changed.
+
+        :raises ProjectionRefused: ``malformed_projection`` if what is gone was not there.
         """
         self._hashed = False
         for token_id in delta.removed_tokens:
@@ -169,7 +178,6 @@ class Draft:
             self._take_token(token.token_id)
         for entry in delta.routes:
             self._take_route(entry.route)
-        self.add(delta.tokens, delta.routes)
 
     def hashing(self) -> Iterator[None]:
         """Hash the buckets that were touched, one a step."""

@@ -123,7 +123,7 @@ class Offers:
             if projections.judge(claim, claim.digest, receipt) is Verdict.HELD:
                 return projections.acknowledgement(control_pb2.PROJECTION_RESULT_HELD)
             if isinstance(change, control_pb2.ProjectionDelta):
-                made = await self._changed(delta_from_wire(change))
+                made = await self._changed(change)
             else:
                 made = await self._whole(change, claim.generation, self._clock.boot() + TAKE_SECONDS)
             return projections.put(made, claim.digest, receipt)
@@ -146,13 +146,12 @@ class Offers:
 
     # -- what it is made of -------------------------------------------------------------------------------------------
 
-    async def _changed(self, delta: ProjectionDelta) -> Projection:
+    async def _changed(self, delta: control_pb2.ProjectionDelta) -> Projection:
         base = self._projections.current
         if base is None or base.generation != delta.base_generation:
             raise ProjectionRefused("base_mismatch", "the change is one of a projection that is not in force")
         draft = Draft(base)
-        draft.apply(delta)
-        await self._in_slices(draft.hashing())
+        await self._in_slices(_changing(draft, delta))
         return draft.finish(delta.generation)
 
     async def _whole(self, page: _Page, generation: int, deadline: float) -> Projection:
@@ -212,6 +211,29 @@ def _adding(draft: Draft, page: _Page, buckets: range) -> Iterator[None]:
         _check_places(buckets, (PARTS + part_of(route.route) for route in routes))
         draft.add((), routes)
         yield
+
+
+def _changing(draft: Draft, delta: control_pb2.ProjectionDelta) -> Iterator[None]:
+    """Make of ``draft`` what a delta says, some entries a step, and hash it; all goes before anything comes."""
+    parts: list[ProjectionDelta] = []
+    for part in _parts(delta):
+        parts.append(part)
+        draft.take(part)
+        yield
+    for part in parts:
+        draft.add(part.tokens, part.routes)
+        yield
+    yield from draft.hashing()
+
+
+def _parts(delta: control_pb2.ProjectionDelta) -> Iterator[ProjectionDelta]:
+    """What a delta says, some entries at a time, what is gone first."""
+    for field in ("removed_tokens", "removed_routes", "tokens", "routes"):
+        entries = getattr(delta, field)
+        for start in range(0, len(entries), STEP_ENTRIES):
+            part = control_pb2.ProjectionDelta(base_generation=delta.base_generation, generation=delta.generation)
+            getattr(part, field).extend(entries[start : start + STEP_ENTRIES])
+            yield delta_from_wire(part)
 
 
 def _check_places(buckets: range, places: Iterator[int]) -> None:
