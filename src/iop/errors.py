@@ -386,6 +386,12 @@ class NodeDismissed(IopError):
     code = "disconnected"
 
 
+class Superseded(IopError):
+    """A Node's connection was ended because it registers on another one."""
+
+    code = "superseded"
+
+
 # -- a request at the Edge ---------------------------------------------------------------------------------------------
 
 
@@ -487,6 +493,12 @@ class UpstreamBusy(UpstreamFailed):
     """This side has as many connections to the provider as it may; that says nothing about the provider."""
 
     code = "upstream_busy"
+
+
+class UpstreamLate(UpstreamFailed):
+    """A call could not begin by the time until which it was allowed to; nothing was sent to the provider."""
+
+    code = "upstream_late"
 
 
 class UpstreamTls(UpstreamFailed):

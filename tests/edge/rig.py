@@ -570,6 +570,7 @@ class Rig:
 
     def _key_proved(self, node: str, public_key: bytes) -> None:
         self.leases.forget_key(node, keep=public_key)
+        self.revocation.proved(node, public_key)
 
     def _reload(self) -> Deferred[None]:
         self.reloads += 1

@@ -21,7 +21,7 @@ from iop.core.fences import Pinned, bind, fence, resolve
 from iop.core.offers import Want
 from iop.core.pool import Place
 from iop.edge.leases import LeaseKey
-from iop.edge.runs import IRunReceiver, Run, RunFailure, RunPlan
+from iop.edge.runs import NODE_LOST, IRunReceiver, Run, RunFailure, RunPlan
 from iop.errors import (
     FenceRefused,
     IopError,
@@ -208,13 +208,20 @@ class Attempts:
                     raise FenceRefused(("node",))
             relay.run = run = connection.runs.open(plan, body, relay)
             held.pop_all()
-            if not run.ended:
-                relay.settled = self._revocation.watch(run, pinned)
+            if lease is not None:
+                relay.settled = self._revocation.watch(run, pinned, lease_key, lease.expires_ms)
+            if run.ended:
+                # writing the body ended the connection
+                relay.settled(True)
+        lasted = self._lasts(lease)
         try:
             await relay.begun
         except RunFailed as error:
             if error.failure.code == "lease_refused":
                 self._leases.discard(lease_key)
+                if lasted and not self._lasts(lease):
+                    # it ended before the Node could start: nothing against the Node, which gets the next one (R2)
+                    raise FenceRefused(("lease",)) from error
             raise
         return Dispatched(run, binding.node, binding.generation)
 
@@ -247,6 +254,10 @@ class Attempts:
             raise FenceRefused(("node",))
         return connection
 
+    def _lasts(self, lease: Lease | None) -> bool:
+        """Whether the run's lease, if it has one, is one that its Node takes now."""
+        return lease is None or lease.lasts(self._clock.wall_ms())
+
     def _left(self, deadline: float) -> float:
         """Seconds of the request's deadline that are left, more than 0."""
         left = deadline - self._clock.boot()
@@ -271,13 +282,13 @@ class _Relay:
         self._place = place
         #: Fires at the head; fails with :class:`RunFailed`. Cancelling it cancels the run.
         self.begun: Deferred[None] = Deferred(lambda _: self.run.cancel())
-        #: Called when it is certain whether the run was started.
-        self.settled: Callable[[], None] = lambda: None
+        #: Called at the run's head or end, with whether that was the end of its connection.
+        self.settled: Callable[[bool], None] = lambda is_lost: None
         self._has_head = False
 
     def head(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
         self._has_head = True
-        self.settled()
+        self.settled(False)
         self._reached()
         self.begun.callback(None)
         self._receiver.head(status, headers)
@@ -296,7 +307,7 @@ class _Relay:
             _log.warn("edge.provider.unreachable", node=self._place.offer.node, provider=self._place.offer.provider_id)
         # also after a cancel: only now is the Node's capacity really free
         self._place.release()
-        self.settled()
+        self.settled(failure.code == NODE_LOST)
         if self._has_head:
             self._receiver.failed(failure)
         elif not self.begun.called:

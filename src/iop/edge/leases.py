@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred, succeed
@@ -54,10 +54,15 @@ class _Question:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A sealed lease; ``cached`` says that it served an earlier request already."""
+    """A sealed lease; ``cached`` says that it served an earlier request already, ``expires_ms`` when it ends."""
 
     sealed: runtime_pb2.SealedLease = field(repr=False)
+    expires_ms: int
     cached: bool
+
+    def lasts(self, now_ms: int) -> bool:
+        """Whether a Node, its clock being within the skew, still takes it at ``now_ms``."""
+        return now_ms < self.expires_ms - _MARGIN_MS
 
 
 @implementer(ILeases)
@@ -78,7 +83,8 @@ class Leases:
         self._deployment = deployment
         self._edge = edge
         self._limit = limit
-        self._kept: OrderedDict[LeaseKey, tuple[runtime_pb2.SealedLease, int]] = OrderedDict()
+        #: With the time in Unix milliseconds until which each is kept.
+        self._kept: OrderedDict[LeaseKey, tuple[Lease, int]] = OrderedDict()
         self._asked: dict[LeaseKey, _Question] = {}
 
     def __len__(self) -> int:
@@ -96,11 +102,11 @@ class Leases:
         """
         kept = self._kept.get(key)
         if kept is not None:
-            sealed, usable_until_ms = kept
+            lease, usable_until_ms = kept
             if self._clock.wall_ms() < usable_until_ms:
                 self._kept.move_to_end(key)
                 self._metrics.leases_cached.inc()
-                return succeed(Lease(sealed, cached=True))
+                return succeed(replace(lease, cached=True))
             del self._kept[key]
         # without a canceller of its own: one that was cancelled swallows the answer that comes later
         share: Deferred[Lease | None] = Deferred()
@@ -157,12 +163,13 @@ class Leases:
     async def _ask(self, key: LeaseKey, request: control_pb2.AcquireLeaseRequest) -> Lease:
         sealed = await self._acquire(request)
         expires_ms = self._checked_expiry(key, sealed)
+        lease = Lease(sealed, expires_ms, cached=False)
         usable_until_ms = min(expires_ms, self._clock.wall_ms() + _TTL_CAP_MS) - _MARGIN_MS
         if self._asked[key].keep and usable_until_ms > self._clock.wall_ms():
-            self._kept[key] = (sealed, usable_until_ms)
+            self._kept[key] = (lease, usable_until_ms)
             if len(self._kept) > self._limit:
                 self._kept.popitem(last=False)
-        return Lease(sealed, cached=False)
+        return lease
 
     def _checked_expiry(self, key: LeaseKey, sealed: runtime_pb2.SealedLease) -> int:
         """When the lease ends, if it says what was asked for. Its signature is the Node's to check (L7)."""

@@ -167,6 +167,7 @@ class Parts:
 
     def _key_proved(self, node: str, public_key: bytes) -> None:
         self.leases.forget_key(node, keep=public_key)
+        self.revocation.proved(node, public_key)
 
     def _flush(self) -> int:
         return self.leases.flush()

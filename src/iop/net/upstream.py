@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, ip_address
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint, wrapClientTLS
@@ -64,6 +65,7 @@ class IUpstream(Interface):
         headers: Sequence[tuple[str, str | bytearray]],
         body_length: int,
         receiver: IUpstreamReceiver,
+        start_by: float = inf,
     ) -> IUpstreamCall:
         """Begin a call.
 
@@ -71,6 +73,8 @@ class IUpstream(Interface):
         :param path: appended to the target's base path; no query, dot segment or percent-encoding.
         :param headers: lower-case names. A value in a ``bytearray`` is copied; its owner may zero it afterwards.
         :param body_length: bytes that will be written.
+        :param start_by: boot time in seconds from which on a call of which nothing was sent fails with
+            :class:`~iop.errors.UpstreamLate` (P41).
         :raises BadHttp: 400 if any of it could become anything else upstream (P18); nothing was dialled.
         """
 
@@ -126,9 +130,10 @@ class Upstream:
         headers: Sequence[tuple[str, str | bytearray]],
         body_length: int,
         receiver: IUpstreamReceiver,
+        start_by: float = inf,
     ) -> UpstreamCall:
         head = _request_head(self._target, method, path, headers, body_length)
-        call = UpstreamCall(self, head, body_length, receiver)
+        call = UpstreamCall(self, head, body_length, receiver, start_by)
         if self._idle:
             self._idle.pop().carry(call)
         elif self._closed or len(self._dialling) + len(self._connections) >= self.limits.connections:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from math import inf
 from typing import TYPE_CHECKING
 
 from twisted.internet.error import ConnectionDone
@@ -11,7 +12,7 @@ from twisted.internet.interfaces import IHandshakeListener, IPushProducer
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from zope.interface import Attribute, Interface, implementer
 
-from iop.errors import BadHttp, UpstreamBroke, UpstreamFailed, UpstreamTimedOut, UpstreamTls
+from iop.errors import BadHttp, UpstreamBroke, UpstreamFailed, UpstreamLate, UpstreamTimedOut, UpstreamTls
 from iop.net.deadline import Deadline
 from iop.net.response_reader import ResponseReader
 from iop.net.target import is_loopback
@@ -76,9 +77,12 @@ class UpstreamCall:
     """One exchange with an upstream; made by :class:`Upstream`.
 
     :param head: the request's head, which may hold a credential; it is zeroed once it is sent or of no more use.
+    :param start_by: boot time in seconds from which on it is too late to send it.
     """
 
-    def __init__(self, upstream: Upstream, head: bytearray, body_length: int, receiver: IUpstreamReceiver) -> None:
+    def __init__(
+        self, upstream: Upstream, head: bytearray, body_length: int, receiver: IUpstreamReceiver, start_by: float
+    ) -> None:
         self._upstream = upstream
         self._receiver = receiver
         self.started = False
@@ -93,6 +97,8 @@ class UpstreamCall:
         self._headed = False
         self._paused = False
         self._deadline = Deadline(upstream.clock, self._expired)
+        self._start_by = start_by
+        self._start_deadline = Deadline(upstream.clock, self._too_late)
 
     # -- IUpstreamCall ---------------------------------------------------------------------------------------------
 
@@ -130,6 +136,8 @@ class UpstreamCall:
     def dial(self, endpoint: IStreamClientEndpoint) -> None:
         """Get a connection of this call's own."""
         self._wait(self._upstream.limits.connect_seconds)
+        if self._start_by < inf:
+            self._start_deadline.set(self._start_by)
         self._dialling = endpoint.connect(_OneConnection(self._upstream, self))
         self._dialling.addErrback(self._unreachable)
 
@@ -142,7 +150,11 @@ class UpstreamCall:
         return True
 
     def begin(self, transport: IStreamTransport) -> None:
-        """The connection is ready: send what there is."""
+        """The connection is ready: send what there is, unless it is too late for that, as it may be before a timer."""
+        if self._upstream.clock.boot() >= self._start_by:
+            self._too_late()
+            return
+        self._start_deadline.stop()
         self._stage = _Stage.UNDER_WAY
         self.started = True
         self._wait(self._upstream.limits.first_byte_seconds)
@@ -220,6 +232,7 @@ class UpstreamCall:
         """Let go of everything; a connection that is still held is dropped, with whatever is on it."""
         self._stage = _Stage.OVER
         self._deadline.stop()
+        self._start_deadline.stop()
         self._reader.release()
         self._zero()
         self._upstream.gave_up(self)
@@ -243,6 +256,9 @@ class UpstreamCall:
             self._deadline.clear()
         elif self._reader.status is not None:
             self._wait(self._upstream.limits.between_bytes_seconds)
+
+    def _too_late(self) -> None:
+        self.fail(UpstreamLate("the upstream was not ready in time for the request", started=False))
 
     def _expired(self) -> None:
         self.fail(UpstreamTimedOut("the upstream took too long", started=self.started))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
 from zope.interface import Attribute, Interface, implementer
 
@@ -25,10 +26,12 @@ class Grant:
 
     :ivar secret: the provider's credential, empty where none is sent; whoever is given it disposes of it.
     :ivar lease_id: of the lease that it came in; empty without one.
+    :ivar start_by: boot time in seconds from which on nothing may be sent upstream for the first time.
     """
 
     secret: Secret = field(repr=False)
     lease_id: str
+    start_by: float
 
 
 class IGrants(Interface):
@@ -69,10 +72,11 @@ class Leases:
         :raises CannotOpen: for every reason, the same each time.
         """
         binding = _checked(request, provider)
+        now_ms = self.clock.wall_ms()
         lease = open_lease(
             self.pinned,
             request.lease,
-            now_ms=self.clock.wall_ms(),
+            now_ms=now_ms,
             skew_ms=self.skew_ms,
             find_private_key=self.keys.find,
             deployment_id=self.deployment_id,
@@ -82,7 +86,8 @@ class Leases:
             binding=binding,
             token_id=request.token_id,
         )
-        return Grant(lease.secret, lease.statement.lease_id)
+        start_by = self.clock.boot() + (lease.statement.expires_ms - now_ms) / 1000
+        return Grant(lease.secret, lease.statement.lease_id, start_by)
 
 
 @implementer(IGrants)
@@ -106,7 +111,7 @@ class Leaseless:
             or _checked(request, provider).node != self.node
         ):
             raise CannotOpen
-        return Grant(Secret(b""), "")
+        return Grant(Secret(b""), "", inf)
 
 
 def _checked(request: runtime_pb2.RunRequest, provider: Provider) -> Binding:

@@ -14,7 +14,7 @@ from zope.interface import implementer
 
 from iop.crypto import possession
 from iop.crypto.node_keys import NodeKey, NodeKeys
-from iop.errors import HelloRefused, IdentityRefused, IopError, MalformedFrame, UnexpectedMessage
+from iop.errors import HelloRefused, IdentityRefused, IopError, MalformedFrame, Superseded, UnexpectedMessage
 from iop.interfaces import IClock, IPeer, IPeerApplication
 from iop.net.peer import close_for
 from iop.node.leases import IGrants
@@ -83,6 +83,11 @@ class EdgeLink:
         """How many runs are open."""
         return 0 if self._ready is None else self._ready.open_runs
 
+    def begun(self) -> None:
+        """A connection is about to register: of an older one nothing goes on, which the Edge relies on (N7)."""
+        if self._ready is not None:
+            self._ready.supersede()
+
     def opened(self, connection: EdgeConnection) -> None:
         """A connection became ready."""
         self._ready = connection
@@ -122,6 +127,7 @@ class EdgeConnection:
         self._peer = peer
         if peer.identity != self._link.edge:
             raise IdentityRefused("the certificate is not that of the configured Edge")
+        self._link.begun()
         self._run(self._register())
 
     def asked(self, message: Message) -> Deferred[Message]:
@@ -143,6 +149,12 @@ class EdgeConnection:
             self._runs.lost()
         self._link.ended(self)
         log.warn("node.edge.disconnected", code=reason.code, reason=reason.message)
+
+    def supersede(self) -> None:
+        """End every run, then the connection, since another one takes its place."""
+        if self._runs is not None:
+            self._runs.lost()
+        self._peer.close(Superseded("this Node registers on another connection"))
 
     def prove_again(self) -> None:
         """Offer and prove the current key once more, unless that is under way."""

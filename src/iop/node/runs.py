@@ -28,6 +28,7 @@ from iop.errors import (
     TooManyInFlight,
     UnexpectedMessage,
     UpstreamFailed,
+    UpstreamLate,
 )
 from iop.interfaces import IClock, IPeer
 from iop.net.upstream import IUpstreamCall, IUpstreamReceiver
@@ -165,9 +166,9 @@ class Run:
             self._send_body()
 
     def failed(self, reason: UpstreamFailed) -> None:
-        """The upstream could not be called, or broke off."""
+        """The upstream could not be called, or broke off; or the lease ended before anything was sent (R2)."""
         self._call = None
-        self.give_up(reason.code, reason.started)
+        self.give_up("lease_refused" if isinstance(reason, UpstreamLate) else reason.code, reason.started)
 
     def writable(self) -> None:
         """The upstream took everything that was written: return the credit for it (R4)."""
@@ -362,7 +363,9 @@ class Runs:
         with Secret(value):
             if name:
                 headers.append((name, value))
-            call = provider.target.upstream.call(request.method, request.path, headers, request.body_length, run)
+            call = provider.target.upstream.call(
+                request.method, request.path, headers, request.body_length, run, grant.start_by
+            )
         run.start(call)
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 
 from zope.interface import implementer
 
@@ -25,6 +26,7 @@ class FakeCall:
         headers: Sequence[tuple[str, str | bytearray]],
         body_length: int,
         receiver: IUpstreamReceiver,
+        start_by: float,
     ) -> None:
         self.method = method
         self.path = path
@@ -32,6 +34,7 @@ class FakeCall:
         self.given = [value for _, value in headers]
         self.body_length = body_length
         self.receiver = receiver
+        self.start_by = start_by
         self.written = bytearray()
         self.stalled = False
         self.started = False
@@ -79,9 +82,10 @@ class FakeUpstream:
         headers: Sequence[tuple[str, str | bytearray]],
         body_length: int,
         receiver: IUpstreamReceiver,
+        start_by: float = inf,
     ) -> FakeCall:
         """Begin a call."""
-        call = FakeCall(method, path, headers, body_length, receiver)
+        call = FakeCall(method, path, headers, body_length, receiver, start_by)
         self.calls.append(call)
         self.watch(call)
         if self.failure is not None:
