@@ -31,6 +31,7 @@ from tests.edge.rig import (
     ADA,
     ADA_TOKEN,
     FIRST,
+    LEASE_SECONDS,
     LONG_BYTES,
     SMALL,
     FakeNode,
@@ -510,6 +511,20 @@ class AttemptsTests(SynchronousTestCase):
         self.rig.pump()
         self.dispatch()
         self.assertEqual(len(self.control_plane.asked_for), 2)
+
+    def test_lease_that_ends(self) -> None:
+        """R2, P41: what a Node could not start before its lease ended gets another lease, and that Node again."""
+        self.begin(Rig(Path(self.mktemp()), [node_table("node-1")], request_seconds=90.0))
+        dispatched = self.dispatch()
+        self.rig.advance(LEASE_SECONDS)
+        self.node.fail("lease_refused", started=False)
+        self.rig.pump()
+        self.assertEqual((len(self.runs_of(self.node)), len(self.control_plane.asked_for)), (2, 2))
+        # that one is good, so something else is amiss
+        self.node.fail("lease_refused", started=False)
+        self.rig.pump()
+        self.assertEqual(self.failureResultOf(dispatched, RunFailed).value.failure.code, "lease_refused")
+        self.assertEqual(len(self.runs_of(self.node)), 2)
 
     def test_fails_after_its_head(self) -> None:
         """What happens after the head is the receiver's."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -12,24 +12,26 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from iop.edge.attempts import Call, Dispatched
-from iop.edge.leases import Leases
+from iop.crypto.node_keys import NodeKeys
+from iop.edge import revocation as revocation_module
+from iop.edge.attempts import Call, Dispatched, RunFailed
+from iop.edge.leases import LeaseKey, Leases
 from iop.edge.metrics import EdgeMetrics
 from iop.edge.revocation import Revocation
-from iop.edge.runs import IRunReceiver, RunFailure, Runs
+from iop.edge.runs import NODE_LOST, IRunReceiver, RunFailure, Runs
 from iop.errors import NoSuchModel, PeerSilent, TokenRefused
 from iop.process.metrics import new_registry
 from iop.records import ProjectionSnapshot, RouteEntry
 from iop.testing.clock import FakeClock
 from iop.testing.recorded import RecordedPeer
-from iop.units import NODE_WORD_SECONDS
+from iop.units import NODE_WORD_SECONDS, SKEW_SECONDS
 from iop.wire import control_pb2, runtime_pb2
 from tests.core.entries import ADA_SMALL, projection
 from tests.core.entries import changed as changed_entry
 from tests.core.test_fences import pinned
-from tests.edge.rig import ADA, ADA_TOKEN, DEPLOYMENT, EDGE, FIRST, SMALL, FakeNode, Rig, node_table
+from tests.edge.rig import ADA, ADA_TOKEN, DEPLOYMENT, EDGE, FIRST, LEASE_SECONDS, SMALL, FakeNode, Rig, node_table
 from tests.edge.test_attempts import Receiver
-from tests.edge.test_runs import NODE, plan
+from tests.edge.test_runs import BINDING, NODE, plan
 
 #: The route points to the next revision of its secret.
 ROTATED = replace(FIRST, generation=6, routes=(replace(SMALL, credential_revision=2),))
@@ -144,13 +146,100 @@ class RevocationTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(told), 0)
         self.assertEqual(self.runs(other)[0].binding.credential_revision, 2)
 
-    def test_connection_lost(self) -> None:
-        """A run that ended with its connection is over; nobody knows whether it was started, so it goes nowhere."""
-        told = self.apply(ROTATED)
+    def lose(self) -> None:
+        """End the connection of the Node, which may not have noticed."""
         self.node.peer.drain()
         self.rig.pump()
+
+    def come_again(self, keys: NodeKeys) -> None:
+        """Have the Node register on another connection: with the same ``keys`` it is the same process."""
+        node = FakeNode(self.rig.clock, "node-1")
+        node.keys = keys
+        self.rig.connect(node)
+
+    def test_connection_lost(self) -> None:
+        """E15, R6, P41: nobody knows whether the run was started: its caller hears so at once, and it counts."""
+        told = self.apply(ROTATED)
+        self.lose()
+        failure = self.failureResultOf(self.dispatched, RunFailed).value.failure
+        self.assertEqual((failure.code, failure.started, len(self.runs())), (NODE_LOST, True, 1))
+        self.assertNoResult(told)
+        self.rig.clock.advance(NODE_WORD_SECONDS)
+        self.assertEqual(self.successResultOf(told), 1)
+
+    def test_connection_lost_before(self) -> None:
+        """E15, P41: so does one whose connection ended before, until no clock within the skew has its lease valid."""
+        self.lose()
+        told = self.apply(ROTATED)
+        self.assertEqual(self.asked(), [])
+        self.rig.advance(NODE_WORD_SECONDS)
+        self.assertEqual(self.successResultOf(told), 1)
+        self.rig.advance(LEASE_SECONDS + SKEW_SECONDS - NODE_WORD_SECONDS - 0.001)
+        self.assertEqual(self.successResultOf(self.apply(replace(ROTATED, generation=7))), 1)
+        self.rig.advance(0.001)
+        self.assertEqual(self.successResultOf(self.apply(replace(ROTATED, generation=8))), 0)
+
+    def test_connection_lost_elsewhere(self) -> None:
+        """A run without connection that is still allowed is not counted, and is so when it is allowed no more."""
+        self.lose()
+        elsewhere = replace(FIRST.routes[1], credential_revision=9)
+        self.assertEqual(self.successResultOf(self.apply(replace(FIRST, generation=6, routes=(SMALL, elsewhere)))), 0)
+        told = self.apply(replace(ROTATED, generation=7))
+        self.rig.clock.advance(NODE_WORD_SECONDS)
+        self.assertEqual(self.successResultOf(told), 1)
+
+    def test_registers_again(self) -> None:
+        """E15, N7, P41: the same process that comes again has ended the run, be it lost before or while it is asked."""
+        for is_asked_first in (False, True):
+            self.setUp()
+            if is_asked_first:
+                told = self.apply(ROTATED)
+                self.lose()
+            else:
+                self.lose()
+                told = self.apply(ROTATED)
+            self.assertNoResult(told)
+            self.come_again(self.node.keys)
+            self.assertEqual(self.successResultOf(told), 0)
+            self.assertEqual(self.successResultOf(self.apply(replace(ROTATED, generation=7))), 0)
+
+    def test_registers_before(self) -> None:
+        """N7: what ended with the connection is of no concern once its Node came again."""
+        self.lose()
+        self.come_again(self.node.keys)
+        self.assertEqual(self.successResultOf(self.apply(ROTATED)), 0)
+
+    def test_another_process(self) -> None:
+        """E15, P41: a Node of that name with another key says nothing of the process that had the run."""
+        self.lose()
+        told = self.apply(ROTATED)
+        self.come_again(NodeKeys(self.rig.clock))
+        self.assertNoResult(told)
+        self.rig.clock.advance(NODE_WORD_SECONDS)
+        self.assertEqual(self.successResultOf(told), 1)
+
+    def test_lost_after_a_word(self) -> None:
+        """A run that was started before its connection ended can start no more."""
+        told = self.apply(ROTATED)
+        self.node.started()
+        self.rig.pump()
         self.assertEqual(self.successResultOf(told), 0)
-        self.assertEqual(len(self.runs()), 1)
+        self.lose()
+        self.assertEqual(self.successResultOf(self.apply(replace(ROTATED, generation=7))), 0)
+        self.setUp()
+        self.node.head()
+        self.rig.pump()
+        self.lose()
+        self.assertEqual(self.successResultOf(self.apply(ROTATED)), 0)
+
+    def test_lost_after_its_caller(self) -> None:
+        """E15: nor does it matter that its caller wanted it no more, which its Node may not have heard."""
+        self.dispatched.cancel()
+        self.failureResultOf(self.dispatched, CancelledError)
+        self.lose()
+        told = self.apply(ROTATED)
+        self.rig.clock.advance(NODE_WORD_SECONDS)
+        self.assertEqual(self.successResultOf(told), 1)
 
     def test_silent(self) -> None:
         """E15: a run of which the Node says nothing is counted, then and later, until the Node has answered."""
@@ -256,10 +345,10 @@ class Settling:
     """Tells at the head and at the end."""
 
     def __init__(self) -> None:
-        self.settled: Callable[[], None] = lambda: None
+        self.settled: Callable[[bool], None] = lambda is_lost: None
 
     def head(self, status: int, headers: Sequence[tuple[str, str]]) -> None:
-        self.settled()
+        self.settled(False)
 
     def data(self, data: bytes) -> None:
         """Nothing to tell."""
@@ -268,15 +357,23 @@ class Settling:
         """Nothing to tell after the head."""
 
     def failed(self, failure: RunFailure) -> None:
-        self.settled()
+        self.settled(failure.code == NODE_LOST)
 
 
 async def no_lease(request: control_pb2.AcquireLeaseRequest) -> runtime_pb2.SealedLease:
     raise AssertionError(f"nobody asks for a lease here, but {request.request_id} did")
 
 
+@dataclass(eq=False)
+class Adrift:
+    """A run of the model whose connection ended before there was a word on it."""
+
+    key: bytes
+    over_ms: int
+
+
 class Watched:
-    """A revocation with runs on one connection, and a model of which of them are without a word."""
+    """A revocation with runs of one Node, and a model of which of them are without a word."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -285,23 +382,41 @@ class Watched:
         self.peer = RecordedPeer(NODE)
         self.runs = Runs(self.peer)
         self.opened = 0
+        #: Every run of the connection, with the time from which on it cannot start.
+        self.over_ms: dict[int, int] = {}
         self.undecided: set[int] = set()
         self.wordless: set[int] = set()
+        #: Those without connection, by whether they are allowed no more.
+        self.adrift: dict[Adrift, bool] = {}
+        self.key = b"k" * 32
         self.generation = 7
+
+    @property
+    def unconfirmed(self) -> int:
+        return len(self.wordless) + sum(self.adrift.values())
 
     def open(self) -> None:
         receiver = Settling()
         run = self.runs.open(plan(), b"", receiver)
-        receiver.settled = self.revocation.watch(run, pinned())
+        expires_ms = self.clock.wall_ms() + LEASE_SECONDS * 1000
+        key = LeaseKey(replace(BINDING, node="node-1"), "t1", self.key)
+        receiver.settled = self.revocation.watch(run, pinned(), key, expires_ms)
         self.opened += 1
+        self.over_ms[self.opened] = expires_ms + int(SKEW_SECONDS * 1000)
         self.undecided.add(self.opened)
 
     def revoke(self) -> Deferred[int]:
         self.generation += 1
         self.wordless |= self.undecided
         self.undecided.clear()
+        self.adrift = {run: True for run in self.adrift if self.clock.wall_ms() < run.over_ms}
         gone = replace(ADA_SMALL, credential_revision=self.generation)
         return self.revocation.applied(projection(self.generation, routes=(gone,)))
+
+    def follow(self) -> Deferred[int]:
+        """A projection that leaves every route as it was."""
+        self.generation += 1
+        return self.revocation.applied(projection(self.generation))
 
     def word(self, which: int, kind: str) -> None:
         """Give the word on one run of those that have none."""
@@ -317,11 +432,20 @@ class Watched:
             self.runs.received(runtime_pb2.RunFailed(run=run, code="cancelled", started=False))
 
     def lost(self) -> None:
+        for run in self.undecided | self.wordless:
+            self.adrift[Adrift(self.key, self.over_ms[run])] = run in self.wordless
         self.undecided.clear()
         self.wordless.clear()
         self.runs.lost(PeerSilent("gone"))
         self.runs = Runs(self.peer)
         self.opened = 0
+
+    def register(self, key: bytes) -> None:
+        """The Node, or another process of its name, proves a key on another connection."""
+        self.lost()
+        self.key = key
+        self.adrift = {run: revoked for run, revoked in self.adrift.items() if run.key != key}
+        self.revocation.proved("node-1", key)
 
 
 class InterleavingTests(SynchronousTestCase):
@@ -334,18 +458,19 @@ class InterleavingTests(SynchronousTestCase):
                 st.just(("open", 0)),
                 st.just(("revoke", 0)),
                 st.just(("lost", 0)),
+                st.tuples(st.just("register"), st.integers(0, 2)),
                 st.tuples(st.sampled_from(["head", "started", "failed"]), st.integers(0, 5)),
-                st.tuples(st.just("wait"), st.integers(1, 25)),
+                st.tuples(st.just("wait"), st.integers(1, 25) | st.integers(1, 700)),
             ),
             max_size=40,
         )
     )
     def test_any_order(self, steps: list[tuple[str, int]]) -> None:
-        """Each projection is told of within 2 s, never before every run has its word, and with the true number."""
+        """P41: each projection is told of within 2 s, never before every run has its word, with the true number."""
         watched = Watched()
         waiting: list[tuple[Deferred[int], float]] = []
         for kind, number in [*steps, ("wait", 25)]:
-            before = len(watched.wordless)
+            before = watched.unconfirmed
             match kind:
                 case "open":
                     watched.open()
@@ -353,16 +478,66 @@ class InterleavingTests(SynchronousTestCase):
                     waiting.append((watched.revoke(), watched.clock.boot() + NODE_WORD_SECONDS))
                 case "lost":
                     watched.lost()
+                case "register":
+                    watched.register(bytes([number]) * 32)
                 case "wait":
                     watched.clock.advance(number / 10)
                 case _:
                     watched.word(number, kind)
             for told, until in waiting.copy():
-                if watched.clock.boot() >= until or not watched.wordless:
+                if watched.clock.boot() >= until or not watched.unconfirmed:
                     self.assertTrue(told.called)
                 if told.called:
-                    # the runs of a lost connection end one after the other, and this is told in between
-                    least, most = len(watched.wordless), before if kind == "lost" else len(watched.wordless)
-                    self.assertTrue(least <= self.successResultOf(told) <= most)
+                    # the runs of a Node that registers are over one after the other, and this is told in between
+                    most = before if kind == "register" else watched.unconfirmed
+                    self.assertTrue(watched.unconfirmed <= self.successResultOf(told) <= most)
                     waiting.remove((told, until))
         self.assertEqual(waiting, [])
+
+
+class BoundTests(SynchronousTestCase):
+    """E15: how many runs without connection are known one by one."""
+
+    def adrift(self, count: int) -> Watched:
+        """So many runs that ended with their connection."""
+        watched = Watched()
+        for _ in range(count):
+            watched.open()
+        watched.lost()
+        return watched
+
+    def told(self, watched: Watched, told: Deferred[int]) -> int:
+        watched.clock.advance(NODE_WORD_SECONDS)
+        return self.successResultOf(told)
+
+    def setUp(self) -> None:
+        self.patch(revocation_module, "ADRIFT_LIMIT", 2)
+
+    def test_at_the_limit(self) -> None:
+        """Up to the limit only those count that a projection is about, and the Node's return settles them."""
+        watched = self.adrift(2)
+        self.assertEqual(self.successResultOf(watched.follow()), 0)
+        self.assertEqual(self.told(watched, watched.revoke()), 2)
+        watched.register(watched.key)
+        self.assertEqual(self.successResultOf(watched.follow()), 0)
+
+    def test_past_the_limit(self) -> None:
+        """P41: one more counts for every projection until its lease is over, whoever comes back: it fails closed."""
+        watched = self.adrift(3)
+        self.assertEqual(self.successResultOf(watched.follow()), 1)
+        self.assertEqual(self.told(watched, watched.revoke()), 3)
+        watched.register(watched.key)
+        self.assertEqual(self.successResultOf(watched.follow()), 1)
+        watched.clock.advance(LEASE_SECONDS + SKEW_SECONDS - NODE_WORD_SECONDS - 0.001)
+        self.assertEqual(self.successResultOf(watched.follow()), 1)
+        watched.clock.advance(0.001)
+        self.assertEqual(self.successResultOf(watched.follow()), 0)
+
+    def test_room_again(self) -> None:
+        """Runs whose leases are over take no room."""
+        watched = self.adrift(2)
+        watched.clock.advance(LEASE_SECONDS + SKEW_SECONDS)
+        watched.open()
+        watched.lost()
+        self.assertEqual(self.successResultOf(watched.follow()), 0)
+        self.assertEqual(self.told(watched, watched.revoke()), 1)

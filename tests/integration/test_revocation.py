@@ -11,9 +11,11 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 
-from iop.edge.leases import Leases
+from iop.core.fences import bind
+from iop.edge.leases import LeaseKey, Leases
 from iop.edge.metrics import EdgeMetrics
 from iop.edge.revocation import Revocation
+from iop.edge.runs import NODE_LOST
 from iop.net.tls import web_server
 from iop.process.metrics import new_registry
 from iop.units import NODE_WORD_SECONDS, Role
@@ -74,10 +76,11 @@ class RevocationTests(NodeCase):
         """A run that the revocation knows of."""
         receiver = self.chat("any")
         assert receiver.run is not None
-        settled = self.revocation.watch(receiver.run, pinned())
+        key = LeaseKey(bind(ADA_SMALL, "node-1", 1), "t1", b"k" * 32)
+        settled = self.revocation.watch(receiver.run, pinned(), key, self.clock.wall_ms() + 60_000)
 
         def over(code: str) -> str:
-            settled()
+            settled(code == NODE_LOST)
             return code
 
         receiver.over.addCallback(over)

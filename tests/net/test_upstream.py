@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionDone, ConnectionLost, ConnectionRefusedError
 from twisted.internet.interfaces import IProtocol, IPushProducer
@@ -12,12 +14,14 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from iop.errors import BadConfig, BadHttp, UpstreamBroke, UpstreamFailed, UpstreamTimedOut
-from iop.net.upstream import IUpstreamReceiver, Upstream, UpstreamLimits, parse_target
+from iop.errors import BadConfig, BadHttp, UpstreamBroke, UpstreamFailed, UpstreamLate, UpstreamTimedOut
+from iop.net.upstream import IUpstreamCall, IUpstreamReceiver, Upstream, UpstreamLimits, parse_target
 from iop.testing.clock import FakeClock
 
 from .transports import MemoryTransport
 
+#: Sooner than a connection has to be there.
+START_BY = 5.0
 LIMITS = UpstreamLimits(connections=2, response_head=1000)
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nContent-Length: 5\r\n\r\nhello"
 GET_HEAD = b"GET /v1/models HTTP/1.1\r\nhost: 127.0.0.1:8080\r\nauthorization: Bearer canary\r\n\r\n"
@@ -384,6 +388,87 @@ class FailureTests(UpstreamCase):
         self.assertEqual(self.recorder.ends, [])
         self.clock.advance(1)
         self.assertEqual((self.failure().code, self.failure().started), ("upstream_timeout", False))
+
+    def test_too_late(self) -> None:
+        """R2, P41: from the time by which it had to start nobody goes on connecting for a call."""
+        self.upstream.call("POST", "/x", [], 0, self.recorder, START_BY)
+        self.clock.advance(START_BY - 0.01)
+        self.assertEqual(self.recorder.ends, [])
+        self.clock.advance(0.01)
+        self.assertIsInstance(self.failure(), UpstreamLate)
+        self.assertFalse(self.failure().started)
+        self.assertTrue(self.reactor.connectors[-1].stoppedConnecting)
+
+    def test_too_late_before_its_timer(self) -> None:
+        """R2, P41: a connection that is ready only then gets nothing, whether a timer has said so or not."""
+        for is_kept in (False, True):
+            self.setUp()
+            if is_kept:
+                self.upstream.call("POST", "/x", [], 0, self.recorder)
+                self.accept().send(ANSWER)
+                self.recorder = Recorder()
+                self.servers[-1].transport.take()
+            self.clock.reactor.rightNow += START_BY
+            self.upstream.call("POST", "/x", [], 0, self.recorder, START_BY)
+            if not is_kept:
+                self.accept()
+            self.assertIsInstance(self.failure(), UpstreamLate)
+            self.assertFalse(self.failure().started)
+            server = self.servers[-1]
+            self.assertEqual((server.transport.take(), server.transport.disconnected), (b"", True))
+            self.tearDown()
+            self.servers.clear()
+
+    def test_in_time(self) -> None:
+        """R11: a call that started goes on when that time comes."""
+        self.upstream.call("POST", "/x", [], 0, self.recorder, START_BY)
+        self.clock.advance(START_BY - 0.01)
+        server = self.accept()
+        self.clock.advance(1)
+        server.send(ANSWER)
+        self.assertEqual(self.recorder.ends, [None])
+
+    @settings(deadline=None)
+    @given(
+        st.lists(
+            st.sampled_from(["call", "accept", "answer", "cancel"])
+            | st.floats(0, START_BY)
+            | st.tuples(st.floats(0, START_BY)),
+            max_size=12,
+        )
+    )
+    def test_any_order(self, steps: list[str | float | tuple[float]]) -> None:
+        """P41: whatever comes when, timers late or not, a call sends its first byte in time or none at all."""
+        self.setUp()
+        begun: list[tuple[IUpstreamCall, float]] = []
+        for step in steps:
+            unstarted = [(call, by) for call, by in begun if not call.started]
+            dialled = len(self.reactor.tcpClients) > len(self.servers)
+            match step:
+                case "call":
+                    by = self.clock.boot() + START_BY
+                    begun.append((self.upstream.call("POST", "/x", [], 0, Recorder(), by), by))
+                    unstarted.append(begun[-1])
+                case "accept" if dialled and not self.reactor.connectors[-1].stoppedConnecting:
+                    self.accept()
+                case "answer" if self.servers and not self.servers[-1].transport.disconnected:
+                    self.servers[-1].send(ANSWER)
+                case "cancel" if begun:
+                    begun[-1][0].cancel()
+                case float():
+                    self.clock.advance(step)
+                case (late,):
+                    # time passes, and no timer says so
+                    self.clock.reactor.rightNow += late
+                case _:
+                    pass
+            for call, by in unstarted:
+                self.assertFalse(call.started and self.clock.boot() >= by)
+        for call, _ in begun:
+            call.cancel()
+        self.upstream.close()
+        self.tearDown()
+        self.servers.clear()
 
     def test_first_byte_deadline(self) -> None:
         """R6: silence after the request was sent."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from google.protobuf.message import Message
 from twisted.internet.defer import Deferred
+from twisted.internet.protocol import connectionDone
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from iop.certificates import read_certificates
+from iop.core.fences import bind
 from iop.core.pool import Pool
 from iop.core.profiles import PROFILES
 from iop.crypto import possession
@@ -22,7 +25,10 @@ from iop.crypto.lease import LeaseStatement, seal_lease
 from iop.crypto.node_keys import NodeKeys
 from iop.edge.config import NodeTable, ProviderTable
 from iop.edge.events import Events, Notes
+from iop.edge.leases import LeaseKey
+from iop.edge.legacy import NoLeases
 from iop.edge.nodes import Nodes
+from iop.edge.revocation import Revocation
 from iop.edge.runs import IRunReceiver, Run, RunFailure, RunPlan
 from iop.errors import (
     CannotOpen,
@@ -31,6 +37,7 @@ from iop.errors import (
     IopError,
     MalformedFrame,
     PeerDisconnected,
+    Superseded,
     UnexpectedMessage,
 )
 from iop.interfaces import IPeerApplication
@@ -48,9 +55,11 @@ from iop.testing.peers import PeerPair, memory_identity
 from iop.testing.pki import Pki
 from iop.testing.recorded import RecordedPeer
 from iop.testing.upstream import FakeUpstream
-from iop.units import NODE_KEY_LIFE_SECONDS, RUN_WINDOW, Identity, Role
+from iop.units import NODE_KEY_LIFE_SECONDS, NODE_WORD_SECONDS, RUN_WINDOW, Identity, Role
 from iop.wire import runtime_pb2
 from iop.wire.dialect import RUNTIME
+from tests.core.entries import ADA_SMALL, projection
+from tests.core.test_fences import pinned
 
 EDGE = Identity("iop.test", Role.EDGE, "edge-1")
 NODE = Identity("iop.test", Role.NODE, "node-1")
@@ -262,6 +271,15 @@ class RegistrationTests(LinkCase):
         self.connection.lost(PeerDisconnected("gone"))
         self.assertFalse(self.link.ready)
 
+    def test_another_connection(self) -> None:
+        """N7, P41: before a Node says hello on a connection it has ended the one before, whatever that knows."""
+        self.register()
+        before = self.peer
+        self.connect()
+        (reason,) = before.closed
+        self.assertIsInstance(reason, Superseded)
+        self.asked(runtime_pb2.NodeHelloRequest)
+
     def test_end_of_a_stale_connection(self) -> None:
         """P15: the end of a connection that was never ready changes nothing for the one that is."""
         self.connect()
@@ -371,6 +389,7 @@ class WithAnEdgeTests(LinkCase):
             id="lab-1", category="api", profile="openai", target="lab", models=("m",), capacity=1, labels={}
         )
         table = NodeTable(name="node-1", providers=(offers,))
+        self.revocation = Revocation(NoLeases(), self.clock, NODE_WORD_SECONDS)
         self.nodes = Nodes(
             "edge-1",
             "iop.test",
@@ -379,15 +398,19 @@ class WithAnEdgeTests(LinkCase):
             self.clock,
             Events(Notes(), self.clock),
             lost=lambda node: None,
-            proved=lambda node, key: None,
+            proved=self.revocation.proved,
         )
+        self.dial()
+        self.pump()
+
+    def dial(self) -> None:
+        """Connect the Node to its Edge."""
         self.pair = PeerPair(
             self.factory(initiator=True, application=self.link.application),
             self.factory(initiator=False, application=self.nodes.application),
             dialler=NODE,
             listener=EDGE,
         )
-        self.pump()
 
     def factory(self, *, initiator: bool, application: Callable[[], IPeerApplication]) -> PeerFactory:
         return PeerFactory(
@@ -495,6 +518,29 @@ class WithAnEdgeTests(LinkCase):
         self.pair.cut()
         self.assertTrue(self.upstream.calls[0].cancelled)
         self.assertEqual((receiver.ends, self.link.ready, self.nodes.ready_names), (["node_lost"], False, []))
+
+    def test_partition(self) -> None:
+        """E15, N7, P41: a run that its Node could start, not knowing that its Edge lost it, counts until it cannot."""
+        edge = self.nodes.ready("node-1")
+        assert edge is not None
+        key = LeaseKey(bind(ADA_SMALL, "node-1", 7), "t1", edge.key.public_key)
+        receiver = self.open(b"")
+        assert receiver.run is not None
+        over = self.revocation.watch(receiver.run, pinned(), key, self.clock.wall_ms() + 60_000)
+        self.pair.acceptor.connectionLost(connectionDone)
+        over(True)
+        self.assertEqual(receiver.ends, ["node_lost"])
+        (call,) = self.upstream.calls
+        told = self.revocation.applied(projection(8, routes=(replace(ADA_SMALL, credential_revision=2),)))
+        self.clock.advance(NODE_WORD_SECONDS)
+        self.assertEqual((self.successResultOf(told), call.cancelled), (1, False))
+        told = self.revocation.applied(projection(9, routes=()))
+        self.assertEqual(self.successResultOf(told), 1)
+        self.dial()
+        # nothing has reached the Edge yet
+        self.assertTrue(call.cancelled)
+        self.pump()
+        self.assertEqual(self.successResultOf(self.revocation.applied(projection(10, routes=()))), 0)
 
     def test_drain(self) -> None:
         """What runs may go on for 8 s; then the Edge gets the word, and the connection ends."""

@@ -25,6 +25,7 @@ from iop.errors import (
     UpstreamBroke,
     UpstreamBusy,
     UpstreamFailed,
+    UpstreamLate,
     UpstreamTimedOut,
     UpstreamTls,
 )
@@ -525,6 +526,17 @@ class AnswerTests(NodeCase):
                     self.assertEqual((end.run, end.code, end.started), (number, code, started))
                     self.assertNotIn("192.0.2.1", end.message)
         self.assertEqual(len(self.runs), 0)
+
+    def test_lease_that_ends(self) -> None:
+        """R2, P41: what was not sent upstream when its lease ends never is, and its Edge hears that at once."""
+        request = self.request()
+        self.clock.advance(20)
+        call = self.begin(request)
+        self.assertEqual(call.start_by, 60)
+        call.receiver.failed(UpstreamLate("too late", started=False))
+        (end,) = self.peer.take()
+        assert isinstance(end, runtime_pb2.RunFailed)
+        self.assertEqual((end.code, end.started, len(self.runs), self.held()), ("lease_refused", False, 0, [b""]))
 
     def test_broken_off(self) -> None:
         """R3: a failure instead of the rest of a body; what waited for credit is dropped."""
