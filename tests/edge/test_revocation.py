@@ -20,11 +20,13 @@ from iop.edge.metrics import EdgeMetrics
 from iop.edge.revocation import Revocation
 from iop.edge.runs import NODE_LOST, IRunReceiver, RunFailure, Runs
 from iop.errors import NoSuchModel, PeerSilent, TokenRefused
+from iop.net import peer as peer_module
 from iop.process.metrics import new_registry
 from iop.records import ProjectionSnapshot, RouteEntry
 from iop.testing.clock import FakeClock
+from iop.testing.peers import BUFFER_BYTES
 from iop.testing.recorded import RecordedPeer
-from iop.units import NODE_WORD_SECONDS, SKEW_SECONDS
+from iop.units import NODE_WORD_SECONDS, SKEW_CAP_SECONDS
 from iop.wire import control_pb2, runtime_pb2
 from tests.core.entries import ADA_SMALL, projection
 from tests.core.entries import changed as changed_entry
@@ -47,7 +49,7 @@ class RevocationTests(SynchronousTestCase):
         self.receiver = Receiver()
         self.dispatched = self.dispatch()
 
-    def dispatch(self) -> Deferred[Dispatched]:
+    def dispatch(self, body: bytes = b"body") -> Deferred[Dispatched]:
         call = Call(
             request_id="request",
             digest=ADA.digest,
@@ -57,7 +59,7 @@ class RevocationTests(SynchronousTestCase):
             path="/chat/completions",
             headers=(),
             body_bytes=4,
-            body=lambda upstream_model: b"body",
+            body=lambda upstream_model: body,
         )
         dispatched = self.rig.attempts.dispatch(call, self.receiver)
         # a test looks at the outcomes it is about
@@ -174,7 +176,7 @@ class RevocationTests(SynchronousTestCase):
         self.assertEqual(self.asked(), [])
         self.rig.advance(NODE_WORD_SECONDS)
         self.assertEqual(self.successResultOf(told), 1)
-        self.rig.advance(LEASE_SECONDS + SKEW_SECONDS - NODE_WORD_SECONDS - 0.001)
+        self.rig.advance(LEASE_SECONDS + SKEW_CAP_SECONDS - NODE_WORD_SECONDS - 0.001)
         self.assertEqual(self.successResultOf(self.apply(replace(ROTATED, generation=7))), 1)
         self.rig.advance(0.001)
         self.assertEqual(self.successResultOf(self.apply(replace(ROTATED, generation=8))), 0)
@@ -231,6 +233,20 @@ class RevocationTests(SynchronousTestCase):
         self.rig.pump()
         self.lose()
         self.assertEqual(self.successResultOf(self.apply(ROTATED)), 0)
+
+    def test_lost_while_it_is_written(self) -> None:
+        """E15: a run whose own body ended the connection is one of them, for as long as any."""
+        self.lose()
+        pair = self.rig.connect(FakeNode(self.rig.clock, "node-2"))
+        pair.acceptor_transport.held = True
+        self.dispatch(bytes(2 * BUFFER_BYTES))
+        self.patch(peer_module, "UNREAD_LIMIT", 2 * BUFFER_BYTES)
+        self.failureResultOf(self.dispatch(bytes(2 * BUFFER_BYTES)), RunFailed)
+        told = self.apply(ROTATED)
+        self.rig.clock.advance(NODE_WORD_SECONDS)
+        self.assertEqual(self.successResultOf(told), 3)
+        self.rig.advance(LEASE_SECONDS + SKEW_CAP_SECONDS)
+        self.assertEqual(self.successResultOf(self.apply(replace(ROTATED, generation=7))), 0)
 
     def test_lost_after_its_caller(self) -> None:
         """E15: nor does it matter that its caller wanted it no more, which its Node may not have heard."""
@@ -395,14 +411,15 @@ class Watched:
     def unconfirmed(self) -> int:
         return len(self.wordless) + sum(self.adrift.values())
 
-    def open(self) -> None:
+    def open(self, seconds: int = LEASE_SECONDS) -> None:
+        """Open a run whose lease lasts so long."""
         receiver = Settling()
         run = self.runs.open(plan(), b"", receiver)
-        expires_ms = self.clock.wall_ms() + LEASE_SECONDS * 1000
+        expires_ms = self.clock.wall_ms() + seconds * 1000
         key = LeaseKey(replace(BINDING, node="node-1"), "t1", self.key)
         receiver.settled = self.revocation.watch(run, pinned(), key, expires_ms)
         self.opened += 1
-        self.over_ms[self.opened] = expires_ms + int(SKEW_SECONDS * 1000)
+        self.over_ms[self.opened] = expires_ms + int(SKEW_CAP_SECONDS * 1000)
         self.undecided.add(self.opened)
 
     def revoke(self) -> Deferred[int]:
@@ -455,12 +472,12 @@ class InterleavingTests(SynchronousTestCase):
     @given(
         st.lists(
             st.one_of(
-                st.just(("open", 0)),
+                st.tuples(st.just("open"), st.integers(1, LEASE_SECONDS)),
                 st.just(("revoke", 0)),
                 st.just(("lost", 0)),
                 st.tuples(st.just("register"), st.integers(0, 2)),
                 st.tuples(st.sampled_from(["head", "started", "failed"]), st.integers(0, 5)),
-                st.tuples(st.just("wait"), st.integers(1, 25) | st.integers(1, 700)),
+                st.tuples(st.just("wait"), st.integers(1, 25) | st.integers(1, 1000)),
             ),
             max_size=40,
         )
@@ -473,7 +490,7 @@ class InterleavingTests(SynchronousTestCase):
             before = watched.unconfirmed
             match kind:
                 case "open":
-                    watched.open()
+                    watched.open(number)
                 case "revoke":
                     waiting.append((watched.revoke(), watched.clock.boot() + NODE_WORD_SECONDS))
                 case "lost":
@@ -528,7 +545,7 @@ class BoundTests(SynchronousTestCase):
         self.assertEqual(self.told(watched, watched.revoke()), 3)
         watched.register(watched.key)
         self.assertEqual(self.successResultOf(watched.follow()), 1)
-        watched.clock.advance(LEASE_SECONDS + SKEW_SECONDS - NODE_WORD_SECONDS - 0.001)
+        watched.clock.advance(LEASE_SECONDS + SKEW_CAP_SECONDS - NODE_WORD_SECONDS - 0.001)
         self.assertEqual(self.successResultOf(watched.follow()), 1)
         watched.clock.advance(0.001)
         self.assertEqual(self.successResultOf(watched.follow()), 0)
@@ -536,8 +553,21 @@ class BoundTests(SynchronousTestCase):
     def test_room_again(self) -> None:
         """Runs whose leases are over take no room."""
         watched = self.adrift(2)
-        watched.clock.advance(LEASE_SECONDS + SKEW_SECONDS)
+        watched.clock.advance(LEASE_SECONDS + SKEW_CAP_SECONDS)
         watched.open()
         watched.lost()
         self.assertEqual(self.successResultOf(watched.follow()), 0)
         self.assertEqual(self.told(watched, watched.revoke()), 1)
+
+    def test_order(self) -> None:
+        """Leases are over in the order of their ends, whatever was settled in between."""
+        self.patch(revocation_module, "ADRIFT_LIMIT", 7)
+        watched = Watched()
+        for key, seconds in ((b"b", 1), (b"a", 40), (b"b", 2), (b"a", 50), (b"a", 45), (b"b", 3), (b"a", 10)):
+            watched.key = key * 32
+            watched.open(seconds)
+            watched.lost()
+        watched.register(b"b" * 32)
+        self.assertEqual(self.told(watched, watched.revoke()), 4)
+        watched.clock.advance(10 + SKEW_CAP_SECONDS - NODE_WORD_SECONDS)
+        self.assertEqual(self.successResultOf(watched.follow()), 3)

@@ -14,6 +14,7 @@ from iop.units import (
     LEASE_TTL_CAP_SECONDS,
     LEASE_TTL_SECONDS,
     PROJECTION_ACK_SECONDS,
+    SKEW_CAP_SECONDS,
     SKEW_SECONDS,
     SOCKET_PATH_LIMIT,
     Role,
@@ -81,7 +82,7 @@ class LeaseTable(Strict):
     """``[lease]``: how long a lease lives, how far clocks may differ, how long an Edge may take to acknowledge."""
 
     ttl_seconds: Annotated[float, Field(ge=5, le=LEASE_TTL_CAP_SECONDS)] = LEASE_TTL_SECONDS
-    skew_seconds: Annotated[float, Field(ge=0, le=30)] = SKEW_SECONDS
+    skew_seconds: Annotated[float, Field(ge=0, le=SKEW_CAP_SECONDS)] = SKEW_SECONDS
     acknowledge_seconds: Annotated[float, Field(ge=0.1, le=8)] = PROJECTION_ACK_SECONDS
 
     @property

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from iop.core.fences import Pinned, changed
-from iop.units import IN_FLIGHT_LIMIT, SKEW_SECONDS
+from iop.units import IN_FLIGHT_LIMIT, SKEW_CAP_SECONDS
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
@@ -27,7 +27,8 @@ _log = Logger()
 
 #: Runs whose connection ended that are known one by one: all that eight Node connections can have.
 ADRIFT_LIMIT: Final = 8 * IN_FLIGHT_LIMIT
-_SKEW_MS: Final = int(SKEW_SECONDS * 1000)
+#: This side does not know which skew is allowed, so it takes the most that may be.
+_SKEW_MS: Final = int(SKEW_CAP_SECONDS * 1000)
 
 
 @dataclass(eq=False, slots=True)

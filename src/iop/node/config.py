@@ -12,7 +12,7 @@ from iop.errors import BadConfig
 from iop.net.target import parse_target
 from iop.process.config import ClientEndpoint, ConfigPath, Name, RoleConfig, ServerName, Strict, TlsTable
 from iop.process.config import load as load_strict
-from iop.units import SKEW_SECONDS, Role
+from iop.units import SKEW_CAP_SECONDS, SKEW_SECONDS, Role
 
 
 def _base_url(text: str) -> str:
@@ -83,7 +83,7 @@ class TargetTable(Strict):
 class LimitsTable(Strict):
     """``[limits]``: defaults and hard caps of ``docs/limits.md``."""
 
-    skew_seconds: Annotated[float, Field(ge=0, le=30)] = SKEW_SECONDS
+    skew_seconds: Annotated[float, Field(ge=0, le=SKEW_CAP_SECONDS)] = SKEW_SECONDS
     connect_seconds: Annotated[float, Field(ge=0.1, le=60)] = 10.0
     first_byte_seconds: Annotated[float, Field(ge=0.1, le=3600)] = 600.0
     idle_seconds: Annotated[float, Field(ge=0.1, le=3600)] = 120.0
