@@ -7,7 +7,9 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from iop import errors
+from iop.control_plane import events as control_plane
 from iop.core.lifecycle import NODE_ENDS, OTHER_END, end_code
+from iop.edge.events import BURST, PER_SECOND
 from iop.errors import Draining, IopError, PeerDisconnected, PeerSilent
 from iop.testing.peers import PeerPair
 from iop.wire import control_pb2
@@ -95,6 +97,24 @@ class NodeTests(EventCase):
         self.rig.connect(stranger).cut()
         self.assertEqual(stranger.refusal, "not_configured")
         self.assertEqual(len(self.told()), 1)
+
+    def test_crowds(self) -> None:
+        """S12: more of Nodes than a Control Plane takes is numbered and not told, and it hears the rest."""
+        self.rig.dial()
+        tell = self.rig.events
+        for crowd in (BURST, PER_SECOND):
+            self.rig.control_plane.events.clear()
+            for _ in range(crowd + 10):
+                tell.node_draining("node-1")
+                self.rig.pump()
+            last = tell.sequence
+            # one less for what adding up fractions costs
+            self.assertIn(len(self.told()), (crowd, crowd - 1))
+            tell.edge_draining()
+            self.rig.clock.advance(1.0)
+            tell.node_resumed("node-1")
+            self.assertEqual([number for number, *_ in self.told()][-2:], [last + 1, last + 2])
+        self.assertEqual((2 * BURST, 2 * PER_SECOND), (control_plane.BURST, control_plane.PER_SECOND))
 
     def test_order_of_each_node(self) -> None:
         """S12: however Nodes come and go together, those of each alternate."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from iop.core.allowance import Allowance
 from iop.core.lifecycle import end_code
 from iop.wire import control_pb2
 
@@ -12,6 +13,12 @@ if TYPE_CHECKING:
 
     from iop.errors import IopError
     from iop.interfaces import IClock, IPeer
+
+
+#: Events of Nodes that are told in a second, and at once: half of what a Control Plane takes before it ends the
+#: connection (S13), since those of some seconds may arrive together.
+PER_SECOND: Final = 100
+BURST: Final = 2000
 
 
 class Notes:
@@ -41,12 +48,14 @@ class Notes:
 class Events:
     """Numbers what has become true of a Node or of the Edge, and tells it.
 
-    Each method is called after it has become true in what it is about.
+    Each method is called after it has become true in what it is about. Of Nodes that come and go in crowds not all is
+    told: the connection over which it goes is the one that leases come over.
     """
 
     def __init__(self, notes: Notes, clock: IClock) -> None:
         self._notes = notes
         self._clock = clock
+        self._allowance = Allowance(PER_SECOND, BURST)
         #: The number of the newest event of this process, heard or not; 0 before the first.
         self.sequence = 0
 
@@ -84,6 +93,8 @@ class Events:
 
     def _happened(self, event: control_pb2.LifecycleEvent, node: str = "", code: str = "") -> None:
         self.sequence += 1
+        if node and self._allowance.take("", self._clock.boot()):
+            return
         self._notes.tell(
             control_pb2.EdgeNodeEvent(
                 sequence=self.sequence, event=event, node_id=node, at_ms=self._clock.wall_ms(), code=code
