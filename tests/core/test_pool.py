@@ -314,6 +314,19 @@ class PoolTests(SynchronousTestCase):
         probe.release()
         self.assertEqual(self.successResultOf(either).offer.node, "a")
 
+    def test_a_slow_probe_keeps_nobody_out_for_long(self) -> None:
+        """S17, P19: who tries a provider with a request that takes very long delays others by one pause."""
+        self.pool.add("a", [offer("a", capacity=9)])
+        place = self.successResultOf(self.admit())
+        for _ in range(3):
+            place.unreachable()
+        self.clock.advance(10.0)
+        self.successResultOf(self.admit(want=replace(WANT, principal="mallory")))
+        self.failureResultOf(self.admit(), ProviderUnreachable)
+        self.clock.advance(20.0)
+        self.assertTrue(self.successResultOf(self.admit()).reached())
+        self.assertTrue(self.pool.gives("a", "p"))
+
     def test_probe_goes_first(self) -> None:
         """S17: a provider that is due is tried by the next request, also where another is free."""
         self.pool.add("a", [offer("a")])

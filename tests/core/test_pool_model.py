@@ -109,7 +109,7 @@ class PoolMachine(RuleBasedStateMachine):
         return life.away_until is not None or life.node in self.held or life.node in self.disabled
 
     def is_due(self, life: Life) -> bool:
-        return not life.is_reachable and life.probe is None and self.clock.boot() >= life.due
+        return not life.is_reachable and self.clock.boot() >= life.due
 
     # -- Nodes ----------------------------------------------------------------------------------------------------
 
@@ -195,7 +195,8 @@ class PoolMachine(RuleBasedStateMachine):
             self.is_fair(life, asked)
         else:
             assert self.is_due(life)
-            life.probe = place
+            life.probe, life.pause = place, min(60.0, 2 * life.pause)
+            life.due = self.clock.boot() + life.pause
         life.places[place] = asked.want
         self.places.append((place, life))
 
@@ -224,7 +225,7 @@ class PoolMachine(RuleBasedStateMachine):
         place, life = self.places.pop(data.draw(st.integers(0, len(self.places) - 1)))
         del life.places[place]
         if life.probe is place:
-            life.probe = None
+            life.probe, life.due = None, 0.0
         place.release()
 
     @precondition(lambda self: self.places)
@@ -245,7 +246,6 @@ class PoolMachine(RuleBasedStateMachine):
                 life.failures += 1
                 life.pause, life.due = 10.0, now + 10.0
             elif life.probe is place:
-                life.pause = min(60.0, 2 * life.pause)
                 life.probe, life.due = None, now + life.pause
             assert place.unreachable() is (was_reachable and not life.is_reachable)
 

@@ -33,15 +33,20 @@ class Health:
 
     def is_due(self, now: float) -> bool:
         """Whether it is unreachable and one request should try it."""
-        return not self.is_reachable and self._probe is None and now >= self._due
+        return not self.is_reachable and now >= self._due
 
     def seconds_until_due(self, now: float) -> float:
-        """Seconds until then, if it is unreachable; 0 while a request tries it."""
+        """Seconds until then, if it is unreachable."""
         return max(0.0, self._due - now)
 
-    def try_with(self, probe: object) -> None:
-        """``probe`` tries it; nobody else does until there is a word of it."""
+    def try_with(self, probe: object, now: float) -> None:
+        """``probe`` tries it; nobody else does until there is a word of it, or should have been one for long.
+
+        One that is connected has no word before its response begins: it must not keep everybody else out until then.
+        """
         self._probe = probe
+        self._pause = min(2 * self._pause, LAST_PROBE_SECONDS)
+        self._due = now + self._pause
 
     def reached(self) -> None:
         """It answered somebody."""
@@ -55,7 +60,6 @@ class Health:
             self._pause = FIRST_PROBE_SECONDS
         elif by is self._probe:
             self._probe = None
-            self._pause = min(2 * self._pause, LAST_PROBE_SECONDS)
         else:
             return
         self._due = now + self._pause
@@ -64,3 +68,4 @@ class Health:
         """``by`` ended; if it was the probe and found nothing out, the next request may try."""
         if by is self._probe:
             self._probe = None
+            self._due = 0.0

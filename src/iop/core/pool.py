@@ -194,7 +194,7 @@ class Pool:
         for seat in seats:
             if seat.may_probe(want, now):
                 place = self._take(seat, want)
-                seat.health.try_with(place)
+                seat.health.try_with(place, now)
                 return succeed(place)
         if free := [seat for seat in seats if seat.is_free(want)]:
             return succeed(self._take(min(free, key=lambda seat: seat.load), want))
