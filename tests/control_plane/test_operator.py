@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from treq.testing import StubTreq
 from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
 
 from iop.control_plane import operator, status
+from iop.control_plane.slices import SLICE_SECONDS
+from iop.control_plane.status import EdgeStatus, NodeConfig, NodeStatus, ProviderConfig, ProviderStatus
 from iop.core.commands import REFUSALS
 from iop.errors import TooManyInFlight
 from iop.wire import control_pb2
 from tests.control_plane.test_commands import CommandCase, accepted, refused
 from tests.control_plane.test_events import lifecycle
 from tests.control_plane.world import result_of
+from tests.edge.test_turns import EventLoop
 
 URL = "http://localhost"
 COMMANDS = "/v1/edges/edge1/commands"
@@ -51,6 +56,35 @@ class OperatorCase(CommandCase):
         status, document = self.read(called)
         self.assertEqual(document["status"], status)
         return status, document["code"]
+
+
+class StatusDocumentTests(SynchronousTestCase):
+    def test_others_have_their_turn(self) -> None:
+        """S5: a status of many Nodes is written in slices, and is what it would be at once."""
+
+        class Busy(EventLoop):
+            """Every look at the clock comes a millisecond later."""
+
+            looks = 0
+
+            def boot(self) -> float:
+                self.looks += 1
+                return self.looks / 1000
+
+        loop = Busy()
+        provider = ProviderStatus("p", "api", "available", "healthy", 4, 1, 0, 2, 0, 0)
+        config = NodeConfig((ProviderConfig("p", "api", "openai", "lab", 1, 4, 2),))
+        for count in (0, 1, 500):
+            nodes = tuple(NodeStatus(f"n{number}", True, config, (provider,)) for number in range(count))
+            told = EdgeStatus("edge1", 7, draining=False, event_sequence=3, nodes=nodes)
+            written = Deferred.fromCoroutine(operator.status_document(told, loop))
+            turns = 0
+            while not written.called:
+                looks, turns = loop.looks, turns + 1
+                loop.turn()
+                self.assertLessEqual(loop.looks - looks, SLICE_SECONDS * 1000 + 2)
+            self.assertEqual(self.successResultOf(written), json.dumps(asdict(told)).encode())
+        self.assertGreater(turns, 50)
 
 
 class CommandTests(OperatorCase):
