@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred, fail
 from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
 from zope.interface import implementer
 
-from iop.control_plane.edges import UNACKNOWLEDGED_LIMIT
+from iop.control_plane.edges import END_AGAIN_SECONDS, UNACKNOWLEDGED_LIMIT
 from iop.control_plane.metrics import ControlPlaneMetrics
 from iop.control_plane.mutations import Mutations
 from iop.control_plane.pages import Pages
@@ -456,6 +456,23 @@ class RefreshTests(WorldCase):
         result_of(Deferred.fromCoroutine(self.world.plane.edges.publish(denied.generation)))
         self.world.pump()
         self.assertIsNotNone(connection.edge.lost_for)
+
+    def test_an_end_that_the_store_does_not_take(self) -> None:
+        """K14, P47: an Edge that is gone while the store is in trouble holds up no barrier once that is over."""
+        connection, _ = self.world.enrolled()
+        sessions = self.world.store.edge_sessions
+        logged = self.logged("control.edge.session_row_left_open")
+        trouble = self.patch(sessions, "end", lambda *_: fail(StoreUnavailable("nothing was changed")))
+        left_ms = self.world.clock.wall_ms()
+        connection.pair.cut()
+        self.world.pass_time(3)
+        trouble.restore()
+        done = self.mutate()
+        self.assertNoResult(done)
+        self.world.pass_time(END_AGAIN_SECONDS + 0.1)
+        self.assertEqual(result_of(done).cut_off, 1)
+        (row,) = result_of(sessions.since(0))
+        self.assertEqual((row.ended_ms, len(logged)), (left_ms, 1))
 
     def test_an_edge_gone_is_an_ended_row(self) -> None:
         """The barrier of another process sees that a connection ended."""

@@ -10,7 +10,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from iop.control_plane.sent import Sent, Word
-from iop.control_plane.slices import in_slices, next_turn
+from iop.control_plane.slices import in_slices, later
 from iop.crypto.receipt import verify_receipt
 from iop.errors import (
     EdgeCutOff,
@@ -22,6 +22,8 @@ from iop.errors import (
     PeerDisconnected,
     ReceiptRefused,
     RequestTimedOut,
+    StoreBusy,
+    StoreUnavailable,
     UnexpectedMessage,
 )
 from iop.interfaces import IPeerApplication
@@ -51,6 +53,8 @@ UNACKNOWLEDGED_LIMIT = 8
 LEASE_REQUEST_LIMIT = 16 * 1024
 #: How long to wait for news of a session before the state is looked at again.
 LOOK_AGAIN_SECONDS = 0.1
+#: How long until the end of a session is written again that the store did not take.
+END_AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,7 @@ class Edges:
         #: How often something was told by :meth:`changed`; see :meth:`change`.
         self.changes = 0
         self._watchers: list[Deferred[None]] = []
+        self._draining = False
         self._log = Logger()
 
     def application(self) -> IPeerApplication:
@@ -158,6 +163,26 @@ class Edges:
         self.publisher.forget(edge)
         return True
 
+    async def end(self, edge: str, session: str) -> None:
+        """Have it on record that a session ended: until then every barrier waits for it, so this is not given up.
+
+        What is not on record when this process stops, the next one ends.
+        """
+        now_ms, is_told = self.clock.wall_ms(), False
+        while True:
+            try:
+                await self.store.edge_sessions.end(session, now_ms)
+            except (StoreBusy, StoreUnavailable) as error:
+                if self._draining:
+                    return
+                if not is_told:
+                    self._log.error("control.edge.session_row_left_open", edge=edge, code=error.code)
+                    is_told = True
+                await later(self.clock, END_AGAIN_SECONDS)
+            else:
+                self.changed()
+                return
+
     def names(self) -> list[str]:
         """The connected Edges, by name."""
         return sorted(self._links)
@@ -179,6 +204,7 @@ class Edges:
 
     async def drain(self) -> None:
         """Let every connection finish what is in flight and close; done when all are gone."""
+        self._draining = True
         for link in list(self._links.values()):
             link.drain()
         while self._links:
@@ -382,7 +408,7 @@ class EdgeLink:
         if self._paging:
             raise UnexpectedMessage("an Edge asks for one page at a time")
         self._paging = True
-        await next_turn(self._edges.clock)
+        await later(self._edges.clock)
         self._paging = False
         return self._sent.page(request)
 
@@ -478,8 +504,6 @@ class EdgeLink:
 
     def _end_session(self) -> None:
         session, self._session = self._session, ""
-        ended = self._edges.store.edge_sessions.end(session, self._edges.clock.wall_ms())
-        ended.addCallbacks(
-            lambda _: self._edges.changed(),
-            lambda failure: self._log.failure("control.edge.session_row_left_open", failure),
+        Deferred.fromCoroutine(self._edges.end(self._edge, session)).addErrback(
+            lambda failure: self._log.failure("control.edge.failed", failure, edge=self._edge)
         )

@@ -28,11 +28,11 @@ async def in_slices(clock: IClock, steps: Iterator[None]) -> None:
                 break
         else:
             return
-        await next_turn(clock)
+        await later(clock)
 
 
-def next_turn(clock: IClock) -> Deferred[None]:
-    """Fires when everybody else had a turn."""
+def later(clock: IClock, seconds: float = 0.0) -> Deferred[None]:
+    """Fires after ``seconds``, at any rate not before everybody else had a turn."""
     turn: Deferred[None] = Deferred()
-    clock.call_later(0, partial(turn.callback, None))
+    clock.call_later(seconds, partial(turn.callback, None))
     return turn
