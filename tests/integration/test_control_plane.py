@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import socket
 import threading
@@ -43,6 +44,8 @@ class ControlPlaneCase(TestCase):
     timeout = 60
 
     def setUp(self) -> None:
+        # a Control Plane spares what its process holds, and this process is that of all tests
+        self.addCleanup(gc.unfreeze)
         self.threads = set(threading.enumerate())
         self.folder = Path(self.mktemp()).absolute()
         self.folder.mkdir()

@@ -6,6 +6,7 @@ no plaintext, no lease but the one it may have, and nobody else suffers.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -104,6 +105,8 @@ class StolenEdgeTests(TestCase):
     timeout = 60
 
     def setUp(self) -> None:
+        # a Control Plane spares what its process holds, and this process is that of all tests
+        self.addCleanup(gc.unfreeze)
         self.folder = Path(self.mktemp()).absolute()
         self.folder.mkdir(parents=True)
         self.clock = ReactorClock(reactor)

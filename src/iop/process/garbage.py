@@ -10,7 +10,9 @@ def spare_what_is_there() -> None:
 
     For a process that has just made hundreds of thousands of objects which stay: a full collection looks at each of
     them, which stops everything for some tenths of a second, and frees none. They still go when nothing refers to them
-    any more; only a cycle among them would stay, so recent garbage is collected first.
+    any more. What is there now and ends as a cycle, such as a connection, stays until this is called again: that takes
+    back what was spared before, and collects it.
     """
-    gc.collect(1)
+    gc.unfreeze()
+    gc.collect()
     gc.freeze()
