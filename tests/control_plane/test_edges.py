@@ -9,7 +9,8 @@ from twisted.internet.defer import Deferred, fail
 from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
 from zope.interface import implementer
 
-from iop.control_plane.edges import END_AGAIN_SECONDS, UNACKNOWLEDGED_LIMIT
+from iop.control_plane.edge_link import UNACKNOWLEDGED_LIMIT
+from iop.control_plane.edges import END_AGAIN_SECONDS
 from iop.control_plane.metrics import ControlPlaneMetrics
 from iop.control_plane.mutations import Mutations
 from iop.control_plane.pages import Pages

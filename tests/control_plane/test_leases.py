@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 from twisted.internet.defer import Deferred, fail
 from zope.interface import implementer
 
-from iop.control_plane.edges import LEASE_REQUEST_LIMIT
+from iop.control_plane.edge_link import LEASE_REQUEST_LIMIT
 from iop.crypto.at_rest import Place, open_secret
 from iop.crypto.attestation import AttestationVerifier
 from iop.crypto.keyring import Keyring

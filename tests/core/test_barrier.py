@@ -41,7 +41,10 @@ class StandingTests(SynchronousTestCase):
         assert found(replace(LIVE, unconfirmed=2)) is Standing.AWAITED
 
     def test_not_ready_cannot_lease_so_nobody_waits(self) -> None:
-        assert found(replace(LIVE, ready=False)) is Standing.HARMLESS
+        """Nor is it cut off when it ends: it holds nothing from before."""
+        for session in (LIVE, ENDED):
+            for running in (True, False):
+                assert found(replace(session, ready=False), running=running) is Standing.HARMLESS
 
     def test_ended_within_the_window_is_cut_off_and_one_past_is_harmless(self) -> None:
         """At the limit and one past: a lease of a session ends with the window, not after it."""
@@ -54,7 +57,6 @@ class StandingTests(SynchronousTestCase):
 
     def test_nobody_runs_so_nobody_is_awaited(self) -> None:
         assert found(LIVE, running=False) is Standing.CUT_OFF
-        assert found(replace(LIVE, ready=False), running=False) is Standing.CUT_OFF
 
 
 class BarrierTests(SynchronousTestCase):
@@ -116,7 +118,7 @@ class EveryReadingTests(SynchronousTestCase):
         said = [each for each in relevant if each.acknowledged >= generation]
         assert decided.acknowledged + decided.unconfirmed == len(said)
         assert decided.unconfirmed == len([each for each in said if each.unconfirmed])
-        gone = [each for each in behind if each.ended_ms or not running]
+        gone = [each for each in behind if each.ready and (each.ended_ms or not running)]
         assert decided.cut_off == len(gone)
 
     @settings(deadline=None)

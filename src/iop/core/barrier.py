@@ -28,7 +28,8 @@ class Standing(Enum):
     CUT_OFF = auto()
     #: It lasts, may lease, and has not said anything yet.
     AWAITED = auto()
-    #: It cannot act on what was before: it ended too long ago, or must acknowledge the newest generation to be ready.
+    #: It cannot act on what was before: it ended too long ago, or never was ready, for which it must acknowledge the
+    #: newest generation.
     HARMLESS = auto()
 
 
@@ -46,9 +47,9 @@ def standing(session: EdgeSession, generation: int, now_ms: int, window_ms: int,
         return Standing.HARMLESS
     if session.acknowledged >= generation:
         return Standing.UNCONFIRMED if session.unconfirmed else Standing.ACKNOWLEDGED
-    if not lasts or not running:
-        return Standing.CUT_OFF
-    return Standing.AWAITED if session.ready else Standing.HARMLESS
+    if not session.ready:
+        return Standing.HARMLESS
+    return Standing.AWAITED if lasts and running else Standing.CUT_OFF
 
 
 def barrier(

@@ -204,10 +204,11 @@ class Edge:
 
     async def _drain(self) -> None:
         self._parts.events.edge_stopping()
+        # now, since what follows may be cut short by the deadline of the process
+        self._parts.commands.stop()
         for port in self._ports:
             await maybeDeferred(port.stopListening)
         await self._http.drain()
-        self._parts.commands.stop()
         self._parts.nodes.drain()
         self._parts.link.drain()
         if self._dialler is not None and self._dialler.running:
