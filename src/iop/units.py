@@ -40,6 +40,9 @@ NODE_WORD_SECONDS: Final = 2.0
 PROJECTION_ACK_SECONDS: Final = 5.0
 RUN_WINDOW: Final = 256 * 1024
 SECRET_LIMIT: Final = 16 * 1024
+#: Bytes of all entries of a projection: 100,000 tokens and as many routes. Even if all are routes, a bucket of them has
+#: 256 KiB on average, so that a page of 512 KiB and the bucket that ends it stay in one frame (E12).
+PROJECTION_BYTES: Final = 64 * 1024 * 1024
 #: Characters of a model name, here and upstream, and of a selector.
 MODEL_LIMIT: Final = 256
 SELECTOR_LIMIT: Final = 1024

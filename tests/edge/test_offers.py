@@ -17,6 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from iop.core.projection import BUCKETS, Projection
 from iop.core.shards import part_of
+from iop.edge import offers
 from iop.edge.offers import SLICE_SECONDS, TAKE_SECONDS, WAITING_LIMIT, Change, Offers
 from iop.edge.projections import Projections
 from iop.errors import (
@@ -218,6 +219,19 @@ class WholeTests(OffersCase):
         bad_first.next_bucket = place
         self.failureResultOf(self.offer(bad_first), MalformedFrame)
         self.assertEqual(len(self.applied), 1)
+
+    def test_too_many_bytes(self) -> None:
+        """E12: pages that go on beyond what there may be of a projection are the connection's end; at the limit not."""
+        first_page, second_page = first(GENERATIONS[2], 100), page(GENERATIONS[2], 100)
+        whole = first_page.ByteSize() + second_page.ByteSize()
+        for limit in (whole - 1, whole):
+            self.patch(offers, "PROJECTION_BYTES", limit)
+            self.connect()
+            word = self.offer(first_page)
+            self.answer(second_page)
+            if limit < whole:
+                self.failureResultOf(word, MalformedFrame)
+        self.assertWord(word, APPLIED, 2)
 
     def test_another_answer(self) -> None:
         """E12: what is no page ends it."""

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from iop.records import RouteEntry, TokenEntry
-from iop.store.room import PROJECTION_BYTES, route_bytes, token_bytes
-from iop.units import new_id
+from iop.store.room import route_bytes, token_bytes
+from iop.units import PROJECTION_BYTES, new_id
 from iop.wire import control_pb2
 from iop.wire.convert import route_to_wire, token_to_wire
 

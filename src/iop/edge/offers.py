@@ -20,6 +20,7 @@ from iop.errors import (
     TooManyInFlight,
     UnexpectedMessage,
 )
+from iop.units import PROJECTION_BYTES
 from iop.wire import control_pb2
 from iop.wire.convert import claim_from_wire, delta_from_wire, route_from_wire, token_from_wire
 
@@ -156,8 +157,11 @@ class Offers:
 
     async def _whole(self, page: _Page, generation: int, deadline: float) -> Projection:
         """A projection from its first page on; the others are asked for until ``deadline``, in boot time."""
-        draft, bucket = Draft(Projection.empty(0)), 0
+        draft, bucket, size = Draft(Projection.empty(0)), 0, 0
         while True:
+            size += page.ByteSize()
+            if size > PROJECTION_BYTES:
+                raise MalformedFrame("the pages of a projection have more bytes than there may be of it")
             end = _end(page, bucket)
             await self._in_slices(_adding(draft, page, range(bucket, end)))
             if end == BUCKETS:

@@ -9,10 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from iop.errors import QuotaReached
+from iop.units import PROJECTION_BYTES
 
-#: Bytes of all entries of a projection: 100,000 tokens and as many routes. Even if all are routes, a bucket of them has
-#: 256 KiB on average, so that a page of 512 KiB and the bucket that ends it stay in one frame (E12).
-PROJECTION_BYTES: Final = 64 * 1024 * 1024
 #: Bytes of the routes of one principal.
 PRINCIPAL_BYTES: Final = 128 * 1024
 #: Edges that one principal is limited to.
