@@ -74,7 +74,7 @@ class ReachedTests(SynchronousTestCase):
         """Counts are said when there is something to count, and the moment when somebody may be late (K14)."""
         by = f"; it is in force everywhere by {BY}."
         for counts, said in (
-            ((0, 0, 0), "Generation 7: no Edge is connected."),
+            ((0, 0, 0), "Generation 7: no Edge in managed mode is connected."),
             ((2, 0, 0), "Generation 7, Edge connections: 2 acknowledged it."),
             ((1, 1, 0), "Generation 7, Edge connections: 1 acknowledged it, 1 was cut off" + by),
             ((0, 2, 1), "Generation 7, Edge connections: 2 were cut off, 1 could not confirm" + by),

@@ -17,6 +17,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
+from iop.cli.doctor import configurations_of
 from iop.cli.doctor.certificates import Mutual, Presented
 from iop.cli.doctor.checks import Check, Finding, Grade, Row, examine, fault, ok, warning
 from iop.cli.doctor.machine import descriptors, folder, listener, process
@@ -226,6 +227,13 @@ class ReachTests(SynchronousTestCase):
 class CommandTests(CommandCase):
     def test_nothing_to_look_at(self) -> None:
         self.assertEqual(self.iop("doctor").code, 2)
+
+    def test_every_node_of_a_home(self) -> None:
+        """A quickstart has as many configurations of Nodes as Nodes."""
+        names = ["node.toml", "node-2.toml", "node-3.toml"]
+        for name in names:
+            (self.folder / name).touch()
+        self.assertEqual([path.name for path in configurations_of(self.folder)], names)
 
     def test_home_without_a_configuration(self) -> None:
         done = self.iop("doctor", "--home", str(self.folder), "--json")

@@ -22,7 +22,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from iop.certificates import read_certificates
 from iop.cli.quickstart import decide, require_secret, show
 from iop.cli.quickstart.configs import write_configs
-from iop.cli.quickstart.flow import Quickstart, Running, said
+from iop.cli.quickstart.flow import Quickstart, Running, said, typed
 from iop.cli.quickstart.home import LISTENERS, Home, Member, Settings, Upstream
 from iop.cli.quickstart.hops import Hop, complete, hops, provider_hop
 from iop.cli.quickstart.processes import Child, Children, QuickstartFailed
@@ -183,6 +183,9 @@ class HomeTests(SynchronousTestCase):
         self.assertEqual(len({each.tls.certificate for each in loaded}), 3)
         edge = load_edge(self.home.config(Member(Role.EDGE)))
         self.assertEqual([table.name for table in edge.nodes], ["node-1", "node-2", "node-3"])
+        with self.home.held():
+            write_configs(self.home, self.home.settings(nodes=2))
+        self.assertEqual([self.home.config(node).exists() for node in nodes], [True, True, False])
 
     def test_reserved_ports_are_for_the_roles_alone(self) -> None:
         """Two quickstarts that start at once choose different ports, and a role can listen on a reserved one."""
@@ -310,6 +313,7 @@ class ShowTests(SynchronousTestCase):
         self.assertEqual(self.arguments("iop", again), ["quickstart", "--home", str(self.home)])
         self.patch(sys, "argv", [".venv/bin/iop", "quickstart"])
         self.assertTrue(self.shown(once=True).splitlines()[-1].startswith("  .venv/bin/iop quickstart --home "))
+        self.assertEqual(typed("twistd"), ".venv/bin/twistd")
         given = self.arguments("curl", self.shown(once=False).partition("Ask it something:")[2])
         self.assertEqual(given[:4], ["--cacert", f"{self.home}/ca.pem", "-H", "Authorization: Bearer iop_token"])
         self.assertEqual(json.loads(given[7])["model"], "m")

@@ -214,6 +214,14 @@ class WatchTests(WatchingCase):
 
 
 class EventsTests(WatchingCase):
+    def test_nothing_is_kept(self) -> None:
+        """People are told so, beside the output; programs get no line."""
+        for form in ((), ("--json",)):
+            self.on(heard(0))
+            done = self.run_iop("edge", "events", "edge-1", *form)
+            self.assertEqual((done.code, done.out), (0, ""))
+            self.assertIn("Nothing was told", done.err)
+
     def test_what_is_kept(self) -> None:
         """Of all Edges or one, and no more is asked."""
         gone = event(2, "node.disconnected", "node-1", "peer_silent")

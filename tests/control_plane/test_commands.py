@@ -123,12 +123,14 @@ class SendTests(CommandCase):
         self.failureResultOf(sent, NotFound)
 
     def test_every_refusal_in_this_sides_words(self) -> None:
-        """S7-S10, S13: the code is passed on, of the Edge's message nothing."""
+        """S7-S10, S13: the code is passed on, with what to do about it, and of the Edge's message nothing."""
         for code, words in REFUSALS.items():
             sent = self.send()
             self.answer(refused(code))
             error = cast(ApiRefused, self.failureResultOf(sent, ApiRefused).value)
-            self.assertEqual((error.status, error.reason, error.message, error.hint), (409, code, words, ""))
+            self.assertEqual((error.status, error.reason, error.message), (409, code, words))
+            self.assertTrue(error.hint)
+            self.assertNotIn("10.0.0.1", error.hint)
         self.assertIsNone(self.connection.edge.lost_for)
 
     def test_every_end_in_this_sides_words(self) -> None:

@@ -52,6 +52,7 @@ class Thing(Strict):
     parts: tuple[Part, ...] = ()
     words: Annotated[tuple[Name, ...], Field(min_length=1)] = ("one",)
     flag: bool = False
+    most: int = Field(default_factory=lambda already: int(already["count"]))
 
 
 class ThingConfig(RoleConfig):
@@ -152,6 +153,12 @@ class LoadTests(SynchronousTestCase):
         self.assertIn("has 2 problems:", message)
         self.assertIn("[deployment] id: ", message)
         self.assertIn("[thing] count: ", message)
+
+    def test_default_that_waits_for_a_mistake(self) -> None:
+        """A key that is left out is no mistake, if what its default follows from is one."""
+        message = self.refusal(GOOD.replace("count = 3", "count = 0"))
+        self.assertIn("[thing] count: ", message)
+        self.assertNotIn("most", message)
 
     def test_array_that_is_too_short(self) -> None:
         """That is told once: not of an array whose only entry is wrong, and so was not counted."""

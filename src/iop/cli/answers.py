@@ -58,7 +58,7 @@ def reached(generation: int, acknowledged: int, cut_off: int, unconfirmed: int, 
     :param by: when it is in force everywhere, RFC 3339.
     """
     if not acknowledged and not cut_off and not unconfirmed:
-        return f"Generation {generation}: no Edge is connected."
+        return f"Generation {generation}: no Edge in managed mode is connected."
     counted = (
         (acknowledged, "acknowledged it", "acknowledged it"),
         (cut_off, "was cut off", "were cut off"),

@@ -33,7 +33,7 @@ def config() -> None:
 
 @config.command(short_help="Check a configuration file; every mistake is listed.")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
 def check(file: Path, as_json: bool) -> None:
     """Check the configuration FILE of any role: every mistake is listed, nothing is started.
 

@@ -19,19 +19,20 @@ if TYPE_CHECKING:
     from iop.records import Committed
 
 
-def denials_of(kind: str, title: str, effect: str) -> click.Group:
+def denials_of(kind: str, title: str, does: str, effect: str) -> click.Group:
     """The commands ``deny`` and ``allow`` for names of one kind.
 
     :param kind: ``node`` or ``edge``.
     :param title: the same as a word of prose.
+    :param does: what the whole group does, in one half of a sentence.
     :param effect: a sentence that says what a denial ends, and when.
     """
 
     @click.group(
         kind,
-        help=f"""List {title}s, and deny and allow them by name, on the Control Plane's own machine.
+        help=f"""{does}, on the Control Plane's own machine.
 
-        A Control Plane that runs is asked for lists, at its operator socket. Denying needs none that runs.
+        A Control Plane that runs is asked, at its operator socket; denying and allowing need none that runs.
         """,
     )
     def group() -> None:

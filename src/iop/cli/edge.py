@@ -24,9 +24,14 @@ _EXITS: Final = {"failed": 3, "cancelled": 4}
 _INTERRUPTED: Final = 130
 _COLUMNS = ("edge", "mode", "generation", "acknowledged", "ready", "connected_since")
 
+_json_lines_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON line for each answer and event."
+)
+
 edge = denials_of(
     "edge",
     "Edge",
+    "List Edges, look at them, command them, hear what they tell, and deny and allow them by name",
     "From when this returns, no connection of it is accepted, and one that is open is closed; leases it holds expire.",
 )
 
@@ -106,13 +111,15 @@ def status(edge: str, socket: Path, as_json: bool) -> None:
 @click.argument("edge")
 @click.argument("operation")
 @click.argument("selector", default="")
-@click.option("--set", "metadata", multiple=True, metavar="KEY=VALUE", help="A value of the operation's own.")
+@click.option(
+    "--set", "metadata", multiple=True, metavar="KEY=VALUE", help="A value of the operation's own; may be repeated."
+)
 @click.option("--watch", "watching", is_flag=True, help="Show what happens until it has ended.")
 @click.option(
     "--id", "command_id", metavar="ID", help="The id of a command that was given before, to ask how it stands."
 )
 @socket_option
-@json_option
+@_json_lines_option
 def command(
     edge: str,
     operation: str,
@@ -132,8 +139,8 @@ def command(
       node.disconnect                end the connections of the chosen Nodes
       provider.disable, .enable      give the chosen providers no new requests, or give them again
       leases.flush                   forget all cached leases
-      projection.resync              read the projection anew
-      config.reload                  read certificates and configuration again
+      projection.resync              be sent the projection in force again, whole
+      config.reload                  read certificates, keys and trust again
 
     SELECTOR is key=value[,key=value...]; node and provider name one, other keys are labels. Draining takes
     --set deadline_seconds=1..3600. What an Edge was told outlasts its connections and ends with its process.
@@ -177,7 +184,7 @@ def command(
 @click.argument("edge", required=False)
 @click.option("--follow", "following", is_flag=True, help="Go on with what they tell from now on.")
 @socket_option
-@json_option
+@_json_lines_option
 def events(edge: str | None, following: bool, socket: Path, as_json: bool) -> None:
     """Show what the Edges, or only EDGE, told lately: Nodes that came and went, drains, how commands stand.
 

@@ -20,7 +20,12 @@ _COLUMNS = (
     *("long_capacity", "long_in_flight", "long_queued"),
 )
 
-node = denials_of("node", "Node", "From when this returns, no lease is sealed to it.")
+node = denials_of(
+    "node",
+    "Node",
+    "List Nodes, and deny and allow them by name",
+    "From when this returns, no lease is sealed to it.",
+)
 
 
 @node.command("list", short_help="List the Nodes of the connected Edges.")

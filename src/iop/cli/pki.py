@@ -35,7 +35,7 @@ _directory = click.option(
     show_default=True,
     help="Folder of the authority.",
 )
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
 
 
 def _addresses(

@@ -26,7 +26,7 @@ def principal() -> None:
     """Make, list and limit principals, on the Control Plane's own machine, whether it runs or not."""
 
 
-@principal.command()
+@principal.command(short_help="Make the principal NAME with two tokens.")
 @click.argument("name")
 @click.option("--edge", "edges", metavar="EDGE", multiple=True, help="Limit it to this Edge; may be repeated.")
 @config_option
@@ -72,7 +72,7 @@ def create(name: str, edges: Sequence[str], config_path: Path, as_json: bool) ->
     reached.finish(as_json=as_json)
 
 
-@principal.command()
+@principal.command(short_help="Say which Edges serve the principal NAME.")
 @click.argument("name")
 @click.option("--edge", "edges", metavar="EDGE", multiple=True, help="An Edge that serves it; may be repeated.")
 @click.option("--everywhere", is_flag=True, help="Every Edge serves it.")

@@ -37,7 +37,7 @@ def route() -> None:
 @click.option(
     "--selector", default="", metavar="KEY=VALUE,…", help="Labels that a provider must have.  [default: none]"
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
 @with_server
 def set_route(
     server: Server, model: str, slot_id: str, upstream_model: str | None, selector: str, as_json: bool
@@ -64,7 +64,7 @@ def set_route(
 
 
 @route.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
 @with_server
 def list_routes(server: Server, as_json: bool) -> None:
     """List your routes.

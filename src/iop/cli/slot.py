@@ -29,7 +29,7 @@ def slot() -> None:
 @click.option("--profile", required=True, help="How the secret is used: openai, openai-compatible, anthropic, none.")
 @click.option("--target", required=True, help="The only place it may be sent to: NAME of a Node's [targets.NAME].")
 @click.option("--secret-file", required=True, metavar="FILE|-", help="Private file with the secret, or - for stdin.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
 @with_server
 def create(server: Server, name: str, profile: str, target: str, secret_file: str, as_json: bool) -> None:
     """Store a secret in a new slot. Answers once every connected Edge knows.
@@ -49,7 +49,7 @@ def create(server: Server, name: str, profile: str, target: str, secret_file: st
 @slot.command()
 @click.argument("slot_id", metavar="SLOT")
 @click.option("--secret-file", required=True, metavar="FILE|-", help="Private file with the secret, or - for stdin.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
 @with_server
 def rotate(server: Server, slot_id: str, secret_file: str, as_json: bool) -> None:
     """Put another secret in SLOT. Routes stay as they are, and use it from now on.
@@ -67,7 +67,7 @@ def rotate(server: Server, slot_id: str, secret_file: str, as_json: bool) -> Non
 
 @slot.command()
 @click.argument("slot_id", metavar="SLOT")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
 @with_server
 def disable(server: Server, slot_id: str, as_json: bool) -> None:
     """Let nobody use SLOT until it is enabled again.
@@ -83,7 +83,7 @@ def disable(server: Server, slot_id: str, as_json: bool) -> None:
 
 @slot.command()
 @click.argument("slot_id", metavar="SLOT")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
 @with_server
 def enable(server: Server, slot_id: str, as_json: bool) -> None:
     """Let SLOT be used again.
@@ -100,7 +100,7 @@ def enable(server: Server, slot_id: str, as_json: bool) -> None:
 @slot.command()
 @click.argument("slot_id", metavar="SLOT")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
 @with_server
 def revoke(server: Server, slot_id: str, yes: bool, as_json: bool) -> None:
     """Revoke SLOT for good, and erase its secret. Routes to it stop working.
@@ -118,7 +118,7 @@ def revoke(server: Server, slot_id: str, yes: bool, as_json: bool) -> None:
 
 
 @slot.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
 @with_server
 def list_slots(server: Server, as_json: bool) -> None:
     """List your slots, without their secrets.

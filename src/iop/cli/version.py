@@ -12,7 +12,7 @@ from iop.units import PROTOCOL_VERSION
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON line.")
 def version(as_json: bool) -> None:
     """Print the versions of iop, its wires, Python and Twisted.
 

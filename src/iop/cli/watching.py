@@ -94,6 +94,10 @@ class Shown:
         """There were events that nobody will see."""
         click.echo("Some events were missed.", err=True)
 
+    def nothing(self) -> None:
+        """There are no events."""
+        click.echo("Nothing was told since the Control Plane started. Which Edges there are: iop edge list", err=True)
+
     def end(self) -> None:
         """Nothing more comes."""
 
@@ -182,6 +186,8 @@ async def follow(operator: Operator, edge: str | None, shown: Shown, *, on: bool
         for event in events:
             shown.happened(event)
         if not on:
+            if not events:
+                shown.nothing()
             return
         events, lost = await feed.next(WAIT_SECONDS)
         if lost:

@@ -28,6 +28,17 @@ VALUE_LIMIT: Final = 256
 LAST_MS: Final = 253_402_300_799_999
 #: What to do about a command that nobody answered.
 _AGAIN: Final = "it may run all the same: send it again with the same id"
+#: What to do about a refusal of :data:`~iop.core.commands.REFUSALS`.
+_HINTS: Final[Mapping[str, str]] = {
+    "bad_command_id": "an id is 1 to 64 of A-Z a-z 0-9 . _ -",
+    "command_conflict": "repeat it with the words that it was given with, or leave out the id",
+    "unknown_operation": "see iop edge command --help; an Edge in legacy mode has none for leases and projections",
+    "bad_selector": "for Nodes or providers write key=value[,key=value...], for all else nothing",
+    "nothing_selected": "iop edge status EDGE lists its Nodes and providers; labels are in its configuration",
+    "unknown_metadata": "draining takes --set deadline_seconds=1..3600, all else nothing",
+    "bad_metadata": "deadline_seconds is 1 to 3600",
+    "too_many_commands": "try again when some of them have ended",
+}
 
 _COMMAND_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _OPERATION: Final = re.compile(r"[a-z][a-z0-9_.]{0,63}\Z")
@@ -144,7 +155,7 @@ async def ask_command(peer: IPeer, command: Command) -> CommandState:
     if not answer.accepted:
         if answer.code not in REFUSALS:
             raise UnexpectedMessage("an Edge refuses a command in no known words")
-        raise ApiRefused(409, answer.code, REFUSALS[answer.code])
+        raise ApiRefused(409, answer.code, REFUSALS[answer.code], hint=_HINTS[answer.code])
     state = read_state(answer.state)
     if answer.code or (state.command_id, state.operation) != (command.command_id, command.operation):
         raise UnexpectedMessage("an Edge answers a command with another one")

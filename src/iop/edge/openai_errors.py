@@ -128,9 +128,11 @@ CODES: Final = frozenset(
 
 
 def provider_refused_credential(status: int) -> Refusal:
-    """The upstream's own 401 or 403: the caller's token is fine, the stored credential is not."""
+    """The upstream's own 401 or 403: the caller's token is fine, the stored credential is not, or there is none."""
     return Refusal(
-        status, _PROVIDER_CREDENTIAL_REFUSED, "the provider refused the credential that is stored for this model"
+        status,
+        _PROVIDER_CREDENTIAL_REFUSED,
+        "the provider refused the credential for this model, or wants one where none is stored",
     )
 
 

@@ -62,7 +62,17 @@ from iop.store.events import (
 from iop.store.readings import forgotten, views
 from iop.store.room import check_room, check_slots, route_bytes, token_bytes
 from iop.store.sessions import KEPT_MS, acknowledged
-from iop.store.shapes import GONE, check_denial, check_edges, check_model, check_name, check_selector, no_such_slot
+from iop.store.shapes import (
+    GONE,
+    check_denial,
+    check_edges,
+    check_model,
+    check_name,
+    check_selector,
+    no_such_slot,
+    principal_exists,
+    slot_exists,
+)
 from iop.units import new_id
 
 if TYPE_CHECKING:
@@ -157,7 +167,7 @@ class MemoryPrincipals:
         def change(now_ms: int) -> tuple[PrincipalRecord, Event]:
             check_name("principal's name", name)
             if any(each.name == name for each in self._tables.principals.values()):
-                raise AlreadyExists(f"a principal named {name} exists already")
+                raise principal_exists(name)
             ids, digests = set(self._tables.tokens), {token.digest for _, token, _ in self._tables.tokens.values()}
             for token in tokens:
                 if token.token_id in ids or token.digest in digests:
@@ -222,7 +232,7 @@ class MemorySlots:
                 raise NotFound("there is no such principal")
             taken = {(each.principal, each.name) for each, _ in self._tables.slots.values()}
             if (slot.principal, slot.name) in taken or slot.slot in self._tables.slots:
-                raise AlreadyExists(f"a slot named {slot.name} exists already")
+                raise slot_exists(slot.name)
             check_slots(1 + sum(each.principal == slot.principal for each, _ in self._tables.slots.values()))
             made = SlotRecord(
                 slot.slot, slot.principal, slot.name, slot.profile, slot.target, SlotState.ACTIVE, 1, 1, now_ms, now_ms

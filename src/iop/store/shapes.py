@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from iop.errors import MalformedInput, NotFound
+from iop.errors import AlreadyExists, MalformedInput, NotFound
 from iop.records import SealedSecret
 from iop.store import room
 from iop.units import MODEL_LIMIT, SELECTOR_LIMIT, is_name
@@ -21,6 +21,19 @@ GONE: Final = SealedSecret("-", b"\0", b"\0")
 def no_such_slot() -> NotFound:
     """A slot that is not there, or not this principal's: nobody can tell which (P16)."""
     return NotFound("there is no such slot", hint="a slot is named by its id: iop slot list")
+
+
+def principal_exists(name: str) -> AlreadyExists:
+    """A principal's name that another one has."""
+    return AlreadyExists(f"a principal named {name} exists already", hint="name it otherwise: iop principal list")
+
+
+def slot_exists(name: str) -> AlreadyExists:
+    """A slot's name that another one of this principal has, be it revoked."""
+    return AlreadyExists(
+        f"a slot named {name} exists already",
+        hint="name it otherwise, also if that one is revoked, or put the secret in that one: iop slot rotate",
+    )
 
 
 def check_name(what: str, value: str) -> None:
@@ -61,4 +74,4 @@ def check_denial(kind: str, name: str) -> None:
     """:raises MalformedInput: unless ``kind`` can be denied and ``name`` is a name."""
     if kind not in DENIED_KINDS:
         raise MalformedInput("only a node or an edge can be denied")
-    check_name(kind, name)
+    check_name(f"{kind.title()}'s name", name)

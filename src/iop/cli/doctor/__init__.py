@@ -68,7 +68,7 @@ class Report:
     "--home",
     metavar="FOLDER",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder with control-plane.toml, edge.toml or node.toml, as quickstart makes it.",
+    help="Folder with control-plane.toml, edge.toml, node.toml or node-….toml, as quickstart makes it.",
 )
 @click.option("--verbose", is_flag=True, help="Print what is right, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line, with every check.")
@@ -90,7 +90,7 @@ def doctor(files: Sequence[Path], home: Path | None, verbose: bool, as_json: boo
     """
     if not files and home is None:
         raise click.UsageError("name what to look at: --config FILE or --home FOLDER")
-    paths = [*files, *(_of_home(home) if home is not None else ())]
+    paths = [*files, *(configurations_of(home) if home is not None else ())]
     # it reads keyring, issuer and private keys
     no_core_files()
     reports, pairs = run_in_reactor(lambda reactor: _examined(paths, reactor))
@@ -111,12 +111,13 @@ def doctor(files: Sequence[Path], home: Path | None, verbose: bool, as_json: boo
         sys.exit(1)
 
 
-def _of_home(home: Path) -> list[Path]:
+def configurations_of(home: Path) -> list[Path]:
     """The configurations in a folder that is laid out as quickstart does it.
 
     :raises BadConfig: if there is none.
     """
     found = [path for role in _ROLES if (path := home / f"{role.value}.toml").exists()]
+    found += sorted(home.glob("node-*.toml"))
     if not found:
         raise BadConfig(
             f"{home} has no control-plane.toml, edge.toml or node.toml", hint="name the file itself: --config FILE"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from iop.cli.quickstart.flow import Quickstart, Running
+from iop.cli.quickstart.flow import Quickstart, Running, typed
 from iop.cli.quickstart.home import NODES_LIMIT, Home, Member, Settings, Upstream
 from iop.cli.reactor import run_in_reactor
 from iop.cli.secret_input import read_secret
@@ -86,8 +85,8 @@ def quickstart(
         with console.status("Starting") as status:
 
             def say(step: str) -> None:
-                console.print(f"  {step}")
-                status.update(step)
+                console.print(Text(f"  {step}"), soft_wrap=True)
+                status.update(Text(step))
 
             def ready(running: Running) -> None:
                 status.stop()
@@ -159,14 +158,14 @@ def show(console: Console, running: Running, *, once: bool) -> None:
         console.print(
             f"Everything is kept in {document['home']}. To start it again and keep it running:", soft_wrap=True
         )
-        console.print(Text(f"  {_program()} quickstart --home {quote(str(document['home']))}"), soft_wrap=True)
+        console.print(Text(f"  {typed('iop')} quickstart --home {quote(str(document['home']))}"), soft_wrap=True)
         return
     example = json.dumps({"model": document["model"], "messages": [{"role": "user", "content": "hello"}]})
     ca, token = (quote(str(document[name])) for name in ("edge_ca", "token_file"))
     if document["operator_socket"] is not None:
         console.print("See its Edge and its Nodes, and what they are doing:", style="bold")
         socket = quote(str(document["operator_socket"]))
-        command = f"  {_program()} edge status {Member(Role.EDGE).name} --socket {socket}"
+        command = f"  {typed('iop')} edge status {Member(Role.EDGE).name} --socket {socket}"
         console.print(Text(command), soft_wrap=True)
         console.print()
     console.print("Running until Ctrl-C. Ask it something:", style="bold")
@@ -178,9 +177,3 @@ def show(console: Console, running: Running, *, once: bool) -> None:
         ),
         soft_wrap=True,
     )
-
-
-def _program() -> str:
-    """What to type for ``iop``: as it was typed, since it need not be in the PATH."""
-    typed = Path(sys.argv[0])
-    return quote(str(typed)) if typed.name == "iop" else "iop"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from iop.cli.quickstart.home import TRUST_DOMAIN, Member, members
+from iop.cli.quickstart.home import NODES_LIMIT, TRUST_DOMAIN, Member, members
 from iop.files import write_atomic
 from iop.testing.provider import MODELS as STAND_IN_MODELS
 
@@ -21,7 +21,9 @@ _CAPACITY = 16
 
 
 def write_configs(home: Home, settings: Settings) -> None:
-    """Write one file per process; paths in them are relative to the home."""
+    """Write one file per process, and remove those of Nodes that there were before; paths are relative to the home."""
+    for gone in members(NODES_LIMIT)[len(members(settings.nodes)) :]:
+        home.config(gone).unlink(missing_ok=True)
     ports = settings.ports
     common: Tables = {
         "deployment": {"id": settings.deployment, "trust_domain": TRUST_DOMAIN},

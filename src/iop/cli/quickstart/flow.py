@@ -7,6 +7,7 @@ import json
 import signal
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,6 +43,12 @@ QUESTION: Final = "Say hello in one sentence."
 _CHAT_SECONDS: Final = 60.0
 _ANSWER_LIMIT: Final = 1024 * 1024
 _LOG_TRIES: Final = 40
+
+
+def typed(program: str) -> str:
+    """What to type for ``iop`` or what is installed with it: as ``iop`` was typed, since it need not be in the PATH."""
+    this = Path(sys.argv[0])
+    return quote(str(this.with_name(program))) if this.name == "iop" else program
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +129,10 @@ class Quickstart:
             node = nodes.pop(ended.name, None)
             if node is None or not nodes:
                 raise ended.failure("ended by itself")
-            again = f"twistd -n --pidfile= iop-node --config {quote(str(self._home.config(node)))}"
-            self._say(f"{node.name} ended ({ended.end}); the others go on. To start it again: {again}")
+            self._say(
+                f"{node.name} ended ({ended.end}); the others go on. To start it again, until you end it yourself:"
+            )
+            self._say(f"  {typed('twistd')} -n --pidfile= iop-node --config {quote(str(self._home.config(node)))}")
 
     async def _start(self) -> Running:
         home, settings = self._home, self._settings

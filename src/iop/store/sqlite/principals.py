@@ -13,7 +13,7 @@ from iop.errors import AlreadyExists, NotFound
 from iop.interfaces import IPrincipals, ITokens
 from iop.records import PrincipalRecord, TokenKind, TokenRecord
 from iop.store.events import Event, principal_created, principal_limited
-from iop.store.shapes import check_edges, check_name
+from iop.store.shapes import check_edges, check_name, principal_exists
 from iop.store.sqlite.mutation import Writer, rows
 from iop.units import new_id
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def taken(message: str) -> Iterator[None]:
-    """Tell a broken uniqueness as :class:`~iop.errors.AlreadyExists` with ``message``."""
+def taken(refusal: AlreadyExists) -> Iterator[None]:
+    """Tell a broken uniqueness as ``refusal``."""
     try:
         yield
     except sqlite3.IntegrityError as error:
         if error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY):
-            raise AlreadyExists(message) from None
+            raise refusal from None
         raise
 
 
@@ -51,12 +51,12 @@ class SqlitePrincipals:
         def change(connection: sqlite3.Connection, now_ms: int) -> tuple[PrincipalRecord, Event]:
             check_name("principal's name", name)
             made = PrincipalRecord(new_id(now_ms), name, now_ms, check_edges(edges))
-            with taken(f"a principal named {name} exists already"):
+            with taken(principal_exists(name)):
                 connection.execute(
                     "INSERT INTO principals (principal, name, created_ms) VALUES (?, ?, ?)",
                     (made.principal, name, now_ms),
                 )
-            with taken("a token of that id or value exists already"):
+            with taken(AlreadyExists("a token of that id or value exists already")):
                 connection.executemany(
                     """
                     INSERT INTO tokens (token, principal, kind, digest, proof, expires_ms, created_ms)

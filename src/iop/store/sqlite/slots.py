@@ -12,7 +12,7 @@ from iop.interfaces import IRoutes, ISlots
 from iop.records import RouteRecord, SlotRecord, SlotState
 from iop.store.events import Event, route_put, slot_changed, slot_created
 from iop.store.room import check_slots
-from iop.store.shapes import GONE, check_model, check_name, check_selector, no_such_slot
+from iop.store.shapes import GONE, check_model, check_name, check_selector, no_such_slot, slot_exists
 from iop.store.sqlite.mutation import Writer, rows
 from iop.store.sqlite.principals import taken
 from iop.units import new_id
@@ -49,7 +49,7 @@ class SqliteSlots:
             check_name("target", slot.target)
             if not rows(connection, "SELECT 1 FROM principals WHERE principal = ?", slot.principal):
                 raise NotFound("there is no such principal")
-            with taken(f"a slot named {slot.name} exists already"):
+            with taken(slot_exists(slot.name)):
                 [row] = rows(
                     connection,
                     f"""
