@@ -309,7 +309,8 @@ class ShowTests(SynchronousTestCase):
 
     def test_commands_can_be_copied(self) -> None:
         """Whatever a home is called, and however narrow the terminal is."""
-        again = self.shown(once=True).splitlines()[-1]
+        kept, again = self.shown(once=True).splitlines()[-2:]
+        self.assertIn(f"kept in {self.home}.", kept)
         self.assertEqual(self.arguments("iop", again), ["quickstart", "--home", str(self.home)])
         self.patch(sys, "argv", [".venv/bin/iop", "quickstart"])
         self.assertTrue(self.shown(once=True).splitlines()[-1].startswith("  .venv/bin/iop quickstart --home "))

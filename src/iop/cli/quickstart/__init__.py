@@ -155,9 +155,8 @@ def show(console: Console, running: Running, *, once: bool) -> None:
     console.print(table)
     console.print()
     if once:
-        console.print(
-            f"Everything is kept in {document['home']}. To start it again and keep it running:", soft_wrap=True
-        )
+        kept = f"Everything is kept in {document['home']}. To start it again and keep it running:"
+        console.print(Text(kept), soft_wrap=True)
         console.print(Text(f"  {typed('iop')} quickstart --home {quote(str(document['home']))}"), soft_wrap=True)
         return
     example = json.dumps({"model": document["model"], "messages": [{"role": "user", "content": "hello"}]})
