@@ -119,6 +119,10 @@ class MemoryListener:
 class RoleProcessTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.patch(sys.modules["iop.process.listen"], "Listener", MemoryListener)
+        #: What the role had done whenever the collector was spared what is there.
+        self.spared: list[list[str]] = []
+        spare = lambda: self.spared.append(self.role.steps.copy())  # noqa: E731
+        self.patch(sys.modules["iop.process.role"], "spare_what_is_there", spare)
         self.folder = Path(self.mktemp())
         self.folder.mkdir()
         self.path = self.folder / "edge.toml"
@@ -185,6 +189,12 @@ class RoleProcessTests(SynchronousTestCase):
         self.assertEqual(record["addresses"]["api"], "127.0.0.1:8443")
         self.assertIn("status", record["addresses"])
         self.assertEqual(self.events(), ["role.started"])
+
+    def test_what_stays_is_no_work_for_the_collector(self) -> None:
+        """Once, with everything read and nothing connected."""
+        self.start()
+        self.role.prepared.callback(None)
+        self.assertEqual(self.spared, [["prepare"]])
 
     def test_says_if_the_system_allows_too_few_descriptors(self) -> None:
         """The numbers, and what to do."""

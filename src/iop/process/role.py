@@ -26,6 +26,7 @@ from zope.interface import Attribute, Interface
 from iop.errors import Draining, IopError
 from iop.net.listener import SPARE_DESCRIPTORS
 from iop.process.config import RoleConfig, load
+from iop.process.garbage import spare_what_is_there
 from iop.process.harden import all_descriptors, hide_memory, no_core_files
 from iop.process.listen import bound_address, listen
 from iop.process.logs import JsonLog
@@ -183,6 +184,8 @@ class RoleProcess(Service, Generic[C]):
         await role.prepare()
         if self._going_away():
             return
+        # code and what was read stay, and nothing is connected yet: no request waits while they are looked at again
+        spare_what_is_there()
         addresses = await role.listen()
         if self._going_away():
             return
