@@ -119,16 +119,15 @@ class MemoryListener:
 class RoleProcessTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.patch(sys.modules["iop.process.listen"], "Listener", MemoryListener)
-        #: What the role had done whenever the collector was spared what is there.
-        self.spared: list[list[str]] = []
-        spare = lambda: self.spared.append(self.role.steps.copy())  # noqa: E731
-        self.patch(sys.modules["iop.process.role"], "spare_what_is_there", spare)
         self.folder = Path(self.mktemp())
         self.folder.mkdir()
         self.path = self.folder / "edge.toml"
         self.path.write_text(ROLE)
         self.record = self.folder / "run" / "edge.json"
         self.role = FakeRole()
+        #: What the role had done whenever the collector was spared what is there.
+        self.spared: list[list[str]] = []
+        self.patch(sys.modules["iop.process.role"], "spare_what_is_there", self.spare)
         self.clock = FakeClock()
         self.memory: Any = Memory()
         self.built: list[RoleConfig] = []
@@ -144,6 +143,9 @@ class RoleProcessTests(SynchronousTestCase):
         observer = JsonLog(self.log, "edge")
         globalLogPublisher.addObserver(observer)
         self.addCleanup(globalLogPublisher.removeObserver, observer)
+
+    def spare(self) -> None:
+        self.spared.append(self.role.steps.copy())
 
     def build(self, config: RoleConfig, clock: IClock, reactor: IReactor, registry: CollectorRegistry) -> IRole:
         self.built.append(config)
