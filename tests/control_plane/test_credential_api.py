@@ -384,3 +384,10 @@ class RouteTests(ApiCase):
             self.assertEqual((response.code, document["code"]), (400, "bad_model"), model)
         for model in ("%FF", "a//b"):
             self.assertEqual(self.put(model)[1]["code"], "no_such_call")
+
+    def test_a_selector_that_nothing_can_match(self) -> None:
+        """S8: names of Nodes and providers are no labels; a route that asks for one is refused when it is made."""
+        headers = {"Content-Type": "application/json", "If-None-Match": "*"}
+        for selector in ("node=node-1", "region=eu,provider=p"):
+            body = json.dumps({"slot": self.slot.slot, "upstream_model": "m", "selector": selector}).encode()
+            self.refused(400, "bad_selector", "PUT", "/v1/routes/other", headers=headers, body=body)

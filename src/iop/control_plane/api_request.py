@@ -152,7 +152,10 @@ def route_body(request: Request) -> tuple[str, str, str]:
     if not _is_text(slot, SLOT_ID_LIMIT) or not _is_text(upstream_model, MODEL_LIMIT) or len(selector) > SELECTOR_LIMIT:
         raise ApiRefused(400, "bad_route", "slot, upstream_model or selector is empty, too long or not printable")
     try:
-        selectors.parse(selector)
+        parsed = selectors.parse(selector)
     except MalformedInput as error:
         raise ApiRefused(400, "bad_selector", error.message, hint=error.hint) from None
+    if any(key in selectors.RESERVED_KEYS for key, _ in parsed.terms):
+        # no label may have them, so such a route would find no provider, and say so to its callers only
+        raise ApiRefused(400, "bad_selector", "a route chooses by labels, and no label is called node or provider")
     return slot, upstream_model, selector

@@ -10,10 +10,10 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from iop.edge.authority import ILink
+from iop.edge.hello import greet
 from iop.edge.offers import Offers
 from iop.errors import (
     ControlPlaneUnavailable,
-    DeploymentMismatch,
     Draining,
     HelloRefused,
     LeaseRefused,
@@ -250,11 +250,7 @@ class ControlConnection:
         _log.info("edge.control.ready", generation=outcome.generation)
 
     async def _hello(self, peer: IPeer) -> control_pb2.EdgeHelloResponse:
-        answer = await peer.request(self._link.projections.hello(PROTOCOL_VERSION), HANDSHAKE_SECONDS)
-        if not isinstance(answer, control_pb2.EdgeHelloResponse):
-            raise UnexpectedMessage("the hello was answered by something else")
-        if answer.deployment_id != self._link.deployment:
-            raise DeploymentMismatch("the Control Plane belongs to another deployment")
+        answer = await greet(peer, self._link.projections.hello(PROTOCOL_VERSION), self._link.deployment)
         if not answer.HasField("projection") or not answer.HasField("receipt"):
             raise MalformedFrame("the accepted hello came without projection or receipt")
         return answer

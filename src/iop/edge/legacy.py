@@ -16,11 +16,12 @@ from zope.interface import implementer
 from iop.core.profiles import NO_CREDENTIAL
 from iop.core.projection import Projection
 from iop.edge.authority import ILeases, ILink
-from iop.errors import ControlPlaneUnavailable, DeploymentMismatch, MalformedFrame, UnexpectedMessage
+from iop.edge.hello import greet
+from iop.errors import ControlPlaneUnavailable, MalformedFrame, UnexpectedMessage
 from iop.interfaces import IPeerApplication
 from iop.net.peer import close_for
 from iop.records import ProjectionSnapshot, RouteEntry, TokenEntry
-from iop.units import HANDSHAKE_SECONDS, PROTOCOL_VERSION
+from iop.units import PROTOCOL_VERSION
 from iop.wire import control_pb2, runtime_pb2
 from iop.wire.dialect import LEGACY_CONTROL
 
@@ -223,11 +224,7 @@ class LegacyConnection:
 
     async def _enrol(self, peer: IPeer) -> None:
         hello = control_pb2.EdgeHelloRequest(edge_id=self._link.edge, protocol_version=PROTOCOL_VERSION, legacy=True)
-        answer = await peer.request(hello, HANDSHAKE_SECONDS)
-        if not isinstance(answer, control_pb2.EdgeHelloResponse):
-            raise UnexpectedMessage("the hello was answered by something else")
-        if answer.deployment_id != self._link.deployment:
-            raise DeploymentMismatch("the Control Plane belongs to another deployment")
+        answer = await greet(peer, hello, self._link.deployment)
         if answer.HasField("projection") or answer.HasField("receipt"):
             raise MalformedFrame("the accepted hello of an Edge in legacy mode came with a projection or a receipt")
         self._link.opened(peer)
